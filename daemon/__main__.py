@@ -1,0 +1,41 @@
+"""The executable: `steward agent` runs the daemon, everything else is the command line."""
+
+import gc
+import sys
+
+
+def main() -> None:
+    """Run what the arguments ask for."""
+    arguments = two_dashes(sys.argv[1:])
+    if arguments[:1] == ["agent"]:
+        # Alone: of the command line the daemon needs nothing, and should start at once. What is
+        # imported stays: until it is there (`daemon.main`), garbage is looked for seldom.
+        gc.set_threshold(20_000, 1000)
+        from daemon.agent import start
+
+        start(arguments[1:])
+    from daemon.cli.parser import cli
+
+    # By name: a short command has no time to import the daemon.
+    cli.add_lazily("agent", "daemon.agent:agent")
+    cli.add_lazily("operator", "daemon.operator:operator")
+    cli.main(arguments, prog_name="steward")
+
+
+def two_dashes(arguments: list[str]) -> list[str]:
+    """Return arguments with long options spelled with two dashes: the peer's have one.
+
+    What stands behind `--` is not ours to touch.
+    """
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [f"-{word}" if _has_one_dash(word) else word for word in arguments[:end]] + arguments[
+        end:
+    ]
+
+
+def _has_one_dash(word: str) -> bool:
+    return len(word) > 2 and word[0] == "-" and word[1].isalpha()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Who may: tokens, policies, and the seal around everything secret."""

@@ -1,0 +1,119 @@
+"""Copies of the audit elsewhere: in a file, a JSON object a line, and in the system's journal.
+
+They follow the table, so what is in the table reaches them, also after a crash: the last line of
+the file says where to go on. A copy that cannot be written is complained of in the log and
+tried again; the table is the record.
+"""
+
+import logging
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import trio
+
+from storage.queries import audit
+from storage.records.audit import AuditEntry
+from storage.records.codec import encode
+from storage.store import Store
+
+log = logging.getLogger("steward.audit")
+
+JOURNAL = Path("/run/systemd/journal/socket")
+_PAUSE = 10.0  # seconds until a copy that failed is tried again
+_TAIL = 16 * 1024  # bytes; no line is longer
+
+
+class Sink(Protocol):
+    """A place that entries are copied to."""
+
+    def position(self) -> int | None:
+        """Return the number of the last entry that is there; None when it does not tell."""
+        ...
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Copy entries. Raises `OSError`."""
+        ...
+
+
+class FileSink:
+    """A file of the daemon's user alone; it may be moved away at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def position(self) -> int | None:
+        """Return the number in the last line."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(-min(_TAIL, self._path.stat().st_size), os.SEEK_END)
+                *_, line = file.read().splitlines()
+            return msgspec.json.decode(line, type=AuditEntry).number
+        except (OSError, ValueError, msgspec.MsgspecError):
+            return None
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Append the entries."""
+        lines = b"".join(encode(entry) + b"\n" for entry in entries)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+        with os.fdopen(os.open(self._path, flags, 0o600), "ab") as file:
+            file.write(lines)
+
+
+class JournalSink:
+    """The journal of systemd, with a field for each part of an entry."""
+
+    def __init__(self, path: Path = JOURNAL) -> None:
+        self._path = path
+
+    def position(self) -> int | None:
+        """Return None: the journal is not read."""
+        return None
+
+    def write(self, entries: Iterable[AuditEntry]) -> None:
+        """Send the entries."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+            journal.connect(str(self._path))
+            for entry in entries:
+                journal.send(journal_record(entry))
+
+
+def journal_record(entry: AuditEntry) -> bytes:
+    """Return an entry in the journal's form; no value of one holds a line break."""
+    outcome = f"{entry.status} {entry.reason}".rstrip()
+    said = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
+    fields = {"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
+    for name, value in msgspec.structs.asdict(entry).items():
+        fields[f"STEWARD_{name.upper()}"] = str(value)
+    return "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
+
+
+async def copy_to(store: Store, sink: Sink) -> None:
+    """Copy every entry to a sink, for ever."""
+    newest = store.read(audit.last)
+    number = await trio.to_thread.run_sync(sink.position)
+    if number is None or number > newest:
+        number = newest
+    while True:
+        with store.watch(audit.TOPIC) as change:
+            entries = store.read(partial(audit.after, number=number))
+            if not entries:
+                await change.wait()
+                continue
+        if not await _copied(sink, entries):
+            await trio.sleep(_PAUSE)
+            continue
+        number = entries[-1].number
+
+
+async def _copied(sink: Sink, entries: Sequence[AuditEntry]) -> bool:
+    try:
+        await trio.to_thread.run_sync(sink.write, entries)
+    except OSError as error:
+        log.error("the audit cannot be copied: %s", error)  # noqa: TRY400  # no defect of ours
+        return False
+    return True

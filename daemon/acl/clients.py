@@ -1,0 +1,149 @@
+"""Tokens as the jobs side makes and changes them: checked, and told apart by a hash of their own."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from daemon.jobspec.gotext import multi_error
+from storage.errors import Malformed
+from storage.queries import policies, tokens
+from storage.readers import Snapshot
+from storage.records import durations
+from storage.records.acl import BUILT_IN, ROOT, RoleLink, Token
+from storage.records.base import HOUR, MINUTE, Record
+from storage.records.times import nanoseconds
+
+NAME = re.compile(r"[a-zA-Z0-9-]{1,128}")
+_LONGEST_NAME = 256
+_SHORTEST_LIFE, _LONGEST_LIFE = MINUTE, 24 * HOUR
+_TYPES = ("client", "management")
+
+
+class TokenRequest(Record, frozen=True, kw_only=True):
+    """The body of a request that makes or changes a token."""
+
+    accessor_id: str = ""
+    name: str = ""
+    type: str = ""
+    policies: list[str] | None = None
+    roles: list[RoleLink] | None = None
+    global_: bool = msgspec.field(name="Global", default=False)
+    expiration_time: str = ""
+    expiration_ttl: object = msgspec.field(name="ExpirationTTL", default=None)
+
+
+def digest(*pieces: str) -> str:
+    """Return the hash by which the peer's clients see that something has changed."""
+    return base64.b64encode(
+        hashlib.blake2b("".join(pieces).encode(), digest_size=32).digest()
+    ).decode()
+
+
+def token_digest(token: Token) -> str | None:
+    """Return the hash of what people set about a token; the built-in tokens have none."""
+    if not token.create_index:
+        return None
+    kind = "management" if token.is_management else "client"
+    names = () if token.is_management else token.policies
+    where = "global" if token.is_global else "local"
+    return digest(token.name, kind, *names, where, *token.roles)
+
+
+def new_token(db: Snapshot, request: TokenRequest, *, accessor: str, now: int) -> Token:
+    """Return the token that a request asks for. Raises `Malformed`."""
+    life = _life(request, now)
+    _check(db, request, life)
+    return Token(
+        accessor=accessor,
+        name=request.name,
+        policies=_policies(request),
+        roles=_roles(db, request),
+        is_global=request.global_,
+        path="acl/token",
+        ttl=life or 0,
+        created_at=now,
+        expires_at=now + life if life is not None else None,
+    )
+
+
+def changed_token(db: Snapshot, request: TokenRequest, now: int) -> Token:
+    """Return the token of the request's accessor, changed. Raises `Malformed`."""
+    before = tokens.find(db, request.accessor_id)
+    if before is None or before.has_ended(now):
+        raise Malformed(f"cannot find token {request.accessor_id}")
+    _check(db, request, None)
+    if request.global_ is not before.is_global:
+        raise Malformed(_invalid(["cannot toggle global mode"]))
+    return msgspec.structs.replace(
+        before, name=request.name, policies=_policies(request), roles=_roles(db, request)
+    )
+
+
+def _policies(request: TokenRequest) -> tuple[str, ...]:
+    if request.type == "management":
+        return (ROOT,)
+    return tuple(dict.fromkeys(request.policies or ()))
+
+
+def _roles(db: Snapshot, request: TokenRequest) -> tuple[str, ...]:
+    """Return the identifiers of roles, which may be named by either. Raises `Malformed`."""
+    found = []
+    for link in request.roles or ():
+        role = policies.find_role(db, link.id) if link.id else policies.role_named(db, link.name)
+        if role is None:
+            raise Malformed(f"cannot find role {link.id or link.name}")
+        found.append(role.id)
+    return tuple(dict.fromkeys(found))
+
+
+def _check(db: Snapshot, request: TokenRequest, life: int | None) -> None:
+    if errors := [*_type_errors(request), *_name_errors(request), *_life_errors(life)]:
+        raise Malformed(_invalid(errors))
+
+
+def _invalid(errors: Sequence[str]) -> str:
+    return f"token 0 invalid: {multi_error(errors)}"
+
+
+def _type_errors(request: TokenRequest) -> Iterable[str]:
+    has_some = bool(request.policies or request.roles)
+    if request.type not in _TYPES:
+        yield "token type must be client or management"
+    elif request.type == "client" and not has_some:
+        yield "client token missing policies or roles"
+    elif request.type == "management" and has_some:
+        yield "management token cannot be associated with policies or roles"
+
+
+def _name_errors(request: TokenRequest) -> Iterable[str]:
+    if len(request.name) > _LONGEST_NAME:
+        yield "token name too long"
+    for name in sorted(BUILT_IN.intersection(request.policies or ())):
+        yield f'policy "{name}" is built in: a client token cannot have it'
+
+
+def _life_errors(life: int | None) -> Iterable[str]:
+    if life is None:
+        return
+    if life < _SHORTEST_LIFE:
+        yield f"expiration time cannot be less than 1m0s in the future (was {durations.text(life)})"
+    if life > _LONGEST_LIFE:
+        yield f"expiration time cannot be more than 24h0m0s in the future (was {durations.text(life)})"
+
+
+def _life(request: TokenRequest, now: int) -> int | None:
+    """Return for how long a token is to live; None: for ever. Raises `Malformed`."""
+    span = request.expiration_ttl
+    try:
+        if isinstance(span, str) and span:
+            return durations.nanoseconds(span)
+        if isinstance(span, int) and not isinstance(span, bool) and span:
+            return span
+        if request.expiration_time:
+            return nanoseconds(request.expiration_time) - now
+    except ValueError as error:
+        raise Malformed(f"ExpirationTTL or ExpirationTime cannot be read: {error}") from None
+    return None

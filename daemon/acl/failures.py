@@ -1,0 +1,93 @@
+"""How often an address has shown credentials that are nobody's: guessing is cut short.
+
+Two bounds. The rate counts for every address: beyond it only requests that fail anyway are turned
+away, so nobody can shut out others behind the same address; on one machine all come from the same.
+The lock-out counts for addresses of other machines: who has failed too often within a span is
+not listened to for as long again, not even with a credential that is right, so that guessing
+cannot go on slowly. Pure: the time is an argument.
+"""
+
+from collections import OrderedDict
+from ipaddress import IPv6Address, ip_address, ip_network
+
+import msgspec
+
+from storage.records.base import SECOND
+
+AT_ONCE = 300  # failures before an address is turned away; a misconfigured client makes some
+REGAINED = SECOND // 5  # nanoseconds after which one more is allowed
+MOST = 10_000  # addresses; the longest unseen is forgotten
+_OWN_NETWORK = 64  # bits: so much of an address of the sixth version one party has for itself
+
+
+class LockOut(msgspec.Struct, frozen=True):
+    """How many failures within a span lock an address out, and for how long; 0: none do."""
+
+    threshold: int = 0
+    span: int = 0  # nanoseconds
+
+
+class _Record(msgspec.Struct):
+    """What is known of an address."""
+
+    forgiven: int = 0  # when all of its failures are forgiven, as far as the rate goes
+    count: int = 0  # of failures within the present span
+    since: int = 0  # when that began
+    locked_until: int = 0
+
+
+class Failures:
+    """The failures of each address."""
+
+    def __init__(self, lock_out: LockOut = LockOut()) -> None:  # noqa: B008  # frozen
+        self._lock_out = lock_out
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+
+    def locked_for(self, address: str, now: int) -> int:
+        """Return for how many nanoseconds more an address is not listened to."""
+        if not self._records:  # as nearly always
+            return 0
+        record = self._records.get(_party(address))
+        return max(record.locked_until - now, 0) if record else 0
+
+    def are_too_many(self, address: str, now: int) -> bool:
+        """Note one more failure of an address; tell whether it has had too many."""
+        party = _party(address)
+        record = self._records.pop(party, None) or _Record()
+        self._records[party] = record  # the last seen comes last
+        if len(self._records) > MOST:
+            self._records.popitem(last=False)
+        if self._lock_out.threshold and not _is_here(address):
+            self._count(record, now)
+        forgiven = max(record.forgiven, now) + REGAINED
+        too_many = forgiven > now + AT_ONCE * REGAINED
+        if not too_many:
+            record.forgiven = forgiven
+        return too_many
+
+    def _count(self, record: _Record, now: int) -> None:
+        """Count a failure for the lock-out."""
+        if now >= record.since + self._lock_out.span:
+            record.count, record.since = 0, now
+        record.count += 1
+        if record.count >= self._lock_out.threshold:
+            record.count, record.locked_until = 0, now + self._lock_out.span
+
+
+def _party(address: str) -> str:
+    """Return whom an address stands for: one party can have many of the sixth version."""
+    try:
+        known = ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(known, IPv6Address) and known.ipv4_mapped is None:
+        return str(ip_network((known, _OWN_NETWORK), strict=False))
+    return address
+
+
+def _is_here(address: str) -> bool:
+    """Tell whether an address is this machine's own, or there is none: a socket of the machine."""
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return True

@@ -1,0 +1,130 @@
+"""Policies and roles as people write them: checked before they are kept."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from daemon.acl.clients import NAME, digest
+from daemon.acl.policies import DENY, NamedRule, Rules, parse
+from daemon.acl.syntax import Unreadable
+from daemon.jobspec.gotext import multi_error
+from storage.errors import Malformed
+from storage.queries import policies
+from storage.readers import Snapshot
+from storage.records import acl_views as views
+from storage.records.acl import BUILT_IN, AclRole, Policy
+from storage.writer import Transaction
+
+_LONGEST_DESCRIPTION = 256
+
+
+def check_policy(policy: Policy) -> Policy:
+    """Return a policy as it is kept. Raises `Malformed`, which says all that is wrong."""
+    if errors := list(_policy_errors(policy)):
+        raise Malformed(f"policy 0 invalid: {multi_error(errors)}")
+    return msgspec.structs.replace(
+        policy, hash=digest(policy.name, policy.description, policy.rules)
+    )
+
+
+def _policy_errors(policy: Policy) -> Iterable[str]:
+    if not NAME.fullmatch(policy.name):
+        yield f"invalid name '{policy.name}'"
+    if policy.name in BUILT_IN:
+        yield f"invalid name '{policy.name}': it is built in"
+    try:
+        parse(policy.rules)
+    except Unreadable as error:
+        yield f"failed to parse rules: Failed to parse ACL Policy: {error}"
+    except Malformed as error:
+        yield f"failed to parse rules: {error}"
+    if len(policy.description) > _LONGEST_DESCRIPTION:
+        yield f"description longer than {_LONGEST_DESCRIPTION}"
+
+
+def put(tx: Transaction, policy: Policy) -> None:
+    """Store a policy in the place of the one of its name; count how often it was written."""
+    before = policies.find(tx, policy.name)
+    policies.put(tx, msgspec.structs.replace(policy, version=before.version + 1 if before else 1))
+
+
+def check_role(db: Snapshot, role: AclRole) -> AclRole:
+    """Return a role as it is kept. Raises `Malformed`, which says all that is wrong."""
+    if errors := list(_role_errors(db, role)):
+        raise Malformed(f"role 0 invalid: {multi_error(errors)}")
+    names = [link.name for link in role.policies or ()]
+    return msgspec.structs.replace(role, hash=digest(role.name, role.description, *names))
+
+
+def _role_errors(db: Snapshot, role: AclRole) -> Iterable[str]:
+    if not NAME.fullmatch(role.name):
+        yield f"invalid name '{role.name}'"
+    if len(role.description) > _LONGEST_DESCRIPTION:
+        yield f"description longer than {_LONGEST_DESCRIPTION}"
+    if not role.policies:
+        yield "at least one policy should be specified"
+    for link in role.policies or ():
+        if policies.find(db, link.name) is None:
+            yield f"cannot find policy {link.name}"
+    other = policies.role_named(db, role.name)
+    if other is not None and other.id != role.id:
+        yield f"role with name {role.name} already exists"
+
+
+# ---- as they are shown -----------------------------------------------------------------------
+
+
+def stub(policy: Policy) -> views.PolicyStub:
+    """Return a policy as a listing shows it."""
+    return views.PolicyStub(
+        name=policy.name,
+        description=policy.description,
+        job_acl=policy.job_acl,
+        hash=policy.hash,
+        create_index=policy.create_index,
+        modify_index=policy.modify_index,
+    )
+
+
+def whole(policy: Policy) -> views.WholePolicy:
+    """Return a policy as it is shown by itself."""
+    rules = parse(policy.rules)
+    return views.WholePolicy(
+        **msgspec.structs.asdict(stub(policy)),
+        rules=policy.rules,
+        rules_json=_spelled_out(rules, policy.rules),
+    )
+
+
+def _spelled_out(rules: Rules, raw: str) -> views.RulesShown:
+    levels = {scope: views.LevelPolicy(policy=level) for scope, level in rules.scopes.items()}
+    return views.RulesShown(
+        **levels,  # type: ignore[arg-type]  # the scopes are named like the fields
+        host_volumes=_pools(rules.host_volumes),
+        namespaces=[_namespace(rule) for rule in rules.namespaces] or None,
+        node_pools=_pools(rules.node_pools),
+        raw=raw,
+    )
+
+
+def _pools(rules: Sequence[NamedRule]) -> list[views.PoolPolicy] | None:
+    return [
+        views.PoolPolicy(name=rule.name, policy=rule.policy, capabilities=rule.capabilities or None)
+        for rule in rules
+    ] or None
+
+
+def _namespace(rule: NamedRule) -> views.NamedPolicy:
+    paths = [
+        views.PathPolicy(
+            path_spec=one.path,
+            capabilities=(DENY,) if DENY in one.capabilities else one.capabilities,
+        )
+        for one in rule.variables or ()
+    ]
+    return views.NamedPolicy(
+        name=rule.name,
+        policy=rule.policy,
+        capabilities=rule.capabilities or None,
+        variables=views.VariablesPolicy(paths=paths) if rule.variables is not None else None,
+    )

@@ -1,0 +1,352 @@
+"""Rules: what a policy's text says, checked and spelled out.
+
+One language for both APIs: path rules guard the secrets side, the others the jobs side. A text
+that holds an unknown word is refused whole: a rule that is silently passed over would allow less,
+or deny less, than its author believes.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from daemon.acl.syntax import Object, Value, read
+from daemon.jobspec.gotext import multi_error
+from storage.errors import Malformed
+from storage.records.durations import seconds
+from storage.records.identity import Entity
+
+DENY = "deny"
+
+# ---- the words -------------------------------------------------------------------------------
+
+PATH_CAPABILITIES = (
+    *("create", "read", "update", "delete", "list", "patch", "scan", "sudo"),
+    DENY,
+)
+_WRITE = ("create", "read", "update", "delete", "list")
+_OLD_POLICIES = {
+    DENY: (DENY,),
+    "read": ("read", "list"),
+    "write": _WRITE,
+    "sudo": (*_WRITE, "sudo"),
+}
+_PATH_KEYS = frozenset(
+    {
+        *("policy", "capabilities", "allowed_parameters", "denied_parameters"),
+        *("required_parameters", "min_wrapping_ttl", "max_wrapping_ttl"),
+    }
+)
+
+_NAMESPACE_READ = (
+    *("list-jobs", "parse-job", "read-job", "csi-list-volume", "csi-read-volume"),
+    *("read-job-scaling", "list-scaling-policies", "read-scaling-policy", "host-volume-read"),
+)
+_NAMESPACE_WRITE = (
+    *_NAMESPACE_READ,
+    *("scale-job", "submit-job", "dispatch-job", "read-logs", "read-fs", "alloc-exec"),
+    *("alloc-lifecycle", "csi-mount-volume", "csi-write-volume", "submit-recommendation"),
+    "host-volume-create",
+)
+_NAMESPACE_SCALE = (
+    *("list-scaling-policies", "read-scaling-policy", "read-job-scaling", "scale-job", "read-job"),
+)
+_NAMESPACE = frozenset(
+    {
+        *_NAMESPACE_WRITE,
+        *("alloc-node-exec", "csi-register-plugin", "policy-override", "sentinel-override"),
+        *("host-volume-register", "host-volume-write", "host-volume-delete"),
+        *("register-job", "plan-job", "evaluate-job", "revert-job", "stable-job"),
+        *("tag-job-version", "purge-job", "deregister-job"),
+    }
+)
+_VARIABLES = frozenset({"read", "list", "write", "destroy", DENY})
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """A kind of block that has a label: what may stand in it."""
+
+    block: str
+    noun: str
+    struct: str  # what the peer's texts call it
+    policies: Mapping[str, tuple[str, ...]]
+    capabilities: frozenset[str]
+    name_is_valid: Callable[[str], bool]
+
+
+def _is_name(text: str) -> bool:
+    """Tell whether a rule may be about this namespace or pool: names with `*` for any text."""
+    plain = text.replace("*", "").replace("-", "").replace("_", "")
+    return 1 <= len(text) <= 128 and (plain.isalnum() or not plain) and text.isascii()
+
+
+_NAMESPACES = _Kind(
+    "namespace",
+    "namespace",
+    "NamespacePolicy",
+    {DENY: (DENY,), "read": _NAMESPACE_READ, "write": _NAMESPACE_WRITE, "scale": _NAMESPACE_SCALE},
+    _NAMESPACE,
+    _is_name,
+)
+_POOLS = _Kind(
+    "node_pool",
+    "node pool",
+    "NodePoolPolicy",
+    {DENY: (DENY,), "read": ("read",), "write": ("delete", "read", "write")},
+    frozenset({"delete", "read", "write"}),
+    _is_name,
+)
+_VOLUMES = _Kind(
+    "host_volume",
+    "host volume",
+    "HostVolumePolicy",
+    {DENY: (DENY,), "read": ("mount-readonly",), "write": ("mount-readonly", "mount-readwrite")},
+    frozenset({"mount-readonly", "mount-readwrite"}),
+    _is_name,
+)
+# block -> the levels that may stand in its `policy`
+_SCOPES: Mapping[str, tuple[str, ...]] = {
+    "agent": (DENY, "read", "write"),
+    "node": (DENY, "read", "write"),
+    "operator": (DENY, "read", "write"),
+    "quota": (DENY, "read", "write"),
+    "plugin": (DENY, "list", "read"),
+}
+_TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
+
+
+# ---- what comes out ---------------------------------------------------------------------------
+
+
+class PathRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done at the paths that match; a value list that is empty means any value."""
+
+    path: str
+    capabilities: tuple[str, ...]
+    allowed: Mapping[str, Sequence[Value]] | None = None  # None: every parameter is
+    denied: Mapping[str, Sequence[Value]] = {}
+    required: tuple[str, ...] = ()
+    min_wrap: int = 0  # seconds
+    max_wrap: int = 0
+
+
+class VariableRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done with the variables whose path matches."""
+
+    path: str
+    capabilities: tuple[str, ...]
+
+
+class NamedRule(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be done in the namespaces, pools or volumes whose name matches."""
+
+    name: str
+    policy: str = ""
+    capabilities: tuple[str, ...] = ()
+    variables: tuple[VariableRule, ...] | None = None
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """All that one policy says."""
+
+    paths: tuple[PathRule, ...] = ()
+    namespaces: tuple[NamedRule, ...] = ()
+    node_pools: tuple[NamedRule, ...] = ()
+    host_volumes: tuple[NamedRule, ...] = ()
+    scopes: Mapping[str, str] = {}  # agent, node, operator, quota, plugin -> level
+
+
+def parse(text: str) -> Rules:
+    """Return the rules of a text. Raises `Malformed`."""
+    tree = read(text)
+    _check_keys(tree, _TOP, "")
+    return Rules(
+        paths=tuple(_path_rule(path, body) for path, body in tree.blocks("path")),
+        namespaces=tuple(_named_rules(tree, _NAMESPACES)),
+        node_pools=tuple(_named_rules(tree, _POOLS)),
+        host_volumes=tuple(_named_rules(tree, _VOLUMES)),
+        scopes=dict(_scopes(tree)),
+    )
+
+
+def _check_keys(tree: Object, known: frozenset[str], where: str) -> None:
+    wrong = [
+        f'{where}invalid key "{item.keys[0]}" on line {item.line}'
+        for item in tree.items
+        if item.keys[0] not in known
+    ]
+    if wrong:
+        raise Malformed(multi_error(wrong))
+
+
+# ---- path rules ------------------------------------------------------------------------------
+
+
+def _path_rule(path: str, body: Object) -> PathRule:
+    where = f'path "{path}": '
+    _check_keys(body, _PATH_KEYS, where)
+    if "+*" in path:
+        raise Malformed(f"{where}invalid use of wildcards ('+*' is forbidden)")
+    capabilities = list(_old_policy(body, where))
+    for one in _texts(body, "capabilities", where):
+        if one not in PATH_CAPABILITIES:
+            raise Malformed(f'{where}invalid capability "{one}"')
+        capabilities.append(one)
+    least, most = _wrapping_ttl(body, "min_", where), _wrapping_ttl(body, "max_", where)
+    if most and most < least:
+        raise Malformed(f"{where}max_wrapping_ttl cannot be less than min_wrapping_ttl")
+    return PathRule(
+        path=path.removeprefix("/"),
+        capabilities=(DENY,) if DENY in capabilities else tuple(dict.fromkeys(capabilities)),
+        allowed=_parameters(body, "allowed_parameters", where),
+        denied=_parameters(body, "denied_parameters", where) or {},
+        required=tuple(_texts(body, "required_parameters", where)),
+        min_wrap=least,
+        max_wrap=most,
+    )
+
+
+def _old_policy(body: Object, where: str) -> tuple[str, ...]:
+    name = _text(body, "policy", where)
+    if name and name not in _OLD_POLICIES:
+        raise Malformed(f'{where}invalid policy "{name}"')
+    return _OLD_POLICIES.get(name, ())
+
+
+def _parameters(body: Object, key: str, where: str) -> dict[str, Sequence[Value]] | None:
+    item = body.find(key)
+    if item is None:
+        return None
+    if not isinstance(item.value, Object):
+        raise Malformed(f"{where}{key} must be an object of lists")
+    found: dict[str, Sequence[Value]] = {}
+    for one in item.value.items:
+        if not isinstance(one.value, list):
+            raise Malformed(f'{where}{key}: the value of "{one.keys[0]}" must be a list')
+        found[one.keys[0].lower()] = tuple(one.value)
+    return found
+
+
+def _wrapping_ttl(body: Object, end: str, where: str) -> int:
+    item = body.find(f"{end}wrapping_ttl")
+    if item is None:
+        return 0
+    found = seconds(item.value) if isinstance(item.value, str | int) else None
+    if found is None or found < 0:
+        raise Malformed(f"{where}error parsing {end}wrapping_ttl: {item.value!r} is no duration")
+    return found
+
+
+_PLACE = re.compile(r"\{\{\s*identity\.entity\.([\w.-]+)\s*\}\}")
+
+
+def for_entity(rules: Rules, entity: Entity | None) -> Rules:
+    """Return rules with what they say of the caller's entity in place; rules that cannot are left out."""
+    if not any("{{" in rule.path for rule in rules.paths):
+        return rules
+    values = _values(entity) if entity else {}
+    paths = (
+        msgspec.structs.replace(
+            rule, path=_PLACE.sub(lambda place: values.get(place[1], "{{"), rule.path)
+        )
+        for rule in rules.paths
+    )
+    return msgspec.structs.replace(
+        rules, paths=tuple(rule for rule in paths if "{{" not in rule.path)
+    )
+
+
+def _values(entity: Entity) -> dict[str, str]:
+    """Return what rules may say of an entity; what could be taken for more than a name is left out."""
+    values = {"id": entity.id, "name": entity.name}
+    values |= {f"metadata.{key}": value for key, value in (entity.metadata or {}).items()}
+    return {key: value for key, value in values.items() if value and not set("/*+{") & set(value)}
+
+
+# ---- the jobs side ---------------------------------------------------------------------------
+
+
+def _named_rules(tree: Object, kind: _Kind) -> Iterator[NamedRule]:
+    for name, body in tree.blocks(kind.block):
+        yield _named_rule(name, body, kind)
+
+
+def _named_rule(name: str, body: Object, kind: _Kind) -> NamedRule:
+    where = f'{kind.block} "{name}": '
+    known = {"policy", "capabilities"} | ({"variables"} if kind is _NAMESPACES else set())
+    _check_keys(body, frozenset(known), where)
+    policy = _text(body, "policy", where)
+    given = tuple(_texts(body, "capabilities", where))
+    variables = tuple(_variables(body, where)) if body.find("variables") else None
+    shown = _go_struct(kind, name, policy, given)
+    if not kind.name_is_valid(name):
+        raise Malformed(f"Invalid {kind.noun} name: {shown}")
+    if policy and policy not in kind.policies:
+        raise Malformed(f"Invalid {kind.noun} policy: {shown}")
+    for one in given:
+        if one not in kind.capabilities and one != DENY:
+            raise Malformed(f"Invalid {kind.noun} capability '{one}': {shown}")
+    return NamedRule(
+        name=name,
+        policy=policy,
+        capabilities=(*given, *kind.policies.get(policy, ())),
+        variables=variables,
+    )
+
+
+def _variables(body: Object, where: str) -> Iterator[VariableRule]:
+    for block in body.plain_blocks("variables"):
+        _check_keys(block, frozenset({"path"}), f"{where}variables: ")
+        for path, inner in block.blocks("path"):
+            _check_keys(inner, frozenset({"capabilities"}), f'{where}path "{path}": ')
+            given = tuple(_texts(inner, "capabilities", where))
+            if not path:
+                raise Malformed(f"{where}variables: a path must not be empty")
+            for one in given:
+                if one not in _VARIABLES:
+                    raise Malformed(f"Invalid variable capability '{one}' for path {path!r}")
+            # Who may read a variable may know that it is there.
+            implied = ("list",) if "read" in given and "list" not in given else ()
+            yield VariableRule(path=path, capabilities=(*given, *implied))
+
+
+def _scopes(tree: Object) -> Iterator[tuple[str, str]]:
+    for block, levels in _SCOPES.items():
+        for body in tree.plain_blocks(block):
+            _check_keys(body, frozenset({"policy"}), f"{block}: ")
+            level = _text(body, "policy", f"{block}: ")
+            if level not in levels:
+                struct = f"{block.capitalize()}Policy"
+                raise Malformed(f'Invalid {block} policy: &acl.{struct}{{Policy:"{level}"}}')
+            yield block, level
+
+
+def _go_struct(kind: _Kind, name: str, policy: str, capabilities: Sequence[str]) -> str:
+    """Return a rule as the peer's texts show it (golden: acl-00-bootstrap-policies-tokens)."""
+    shown = ", ".join(f'"{one}"' for one in capabilities)
+    listed = f"[]string{{{shown}}}" if capabilities else "[]string(nil)"
+    more = ", Variables:(*acl.VariablesPolicy)(nil)" if kind is _NAMESPACES else ""
+    return f'&acl.{kind.struct}{{Name:"{name}", Policy:"{policy}", Capabilities:{listed}{more}}}'
+
+
+# ---- values ----------------------------------------------------------------------------------
+
+
+def _text(body: Object, key: str, where: str) -> str:
+    item = body.find(key)
+    if item is None:
+        return ""
+    if not isinstance(item.value, str):
+        raise Malformed(f"{where}{key} must be a text")
+    return item.value
+
+
+def _texts(body: Object, key: str, where: str) -> list[str]:
+    item = body.find(key)
+    if item is None:
+        return []
+    values = item.value if isinstance(item.value, list) else [item.value]
+    texts = [one for one in values if isinstance(one, str)]
+    if len(texts) != len(values):
+        raise Malformed(f"{where}{key} must be a list of texts")
+    return texts

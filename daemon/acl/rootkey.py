@@ -1,0 +1,227 @@
+"""The root key: the one secret that the file does not hold, and where it comes from.
+
+From a key file that only the daemon's user can read, from a credential of systemd, or from a
+passphrase. A development daemon makes a key file in its data directory; any other makes one at
+the usual place at its first start, outside of the data directory, so that no copy of the data
+takes the key along.
+
+A key file is replaced in two steps, around the write that seals everything anew: the new key
+stands beside the old one (`root.key.next`) until the store is under it. So whenever the machine
+stops, one of the two fits, and the next start finishes what was begun.
+"""
+
+import base64
+import binascii
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from daemon.config import Config
+from storage.errors import Invalid
+
+KEY_SIZE = 32
+MIN_PASSPHRASE = 12  # characters
+CREDENTIAL = "root-key"  # names of credentials (LoadCredential= of systemd)
+PASSPHRASE_CREDENTIAL = "passphrase"  # noqa: S105  # a name
+_FILE_NAME = "root.key"
+
+# A guess costs 32 MiB and a tenth of a second.
+_SCRYPT = {"n": 2**15, "r": 8, "p": 1, "maxmem": 64 * 1024 * 1024, "dklen": KEY_SIZE}
+
+Ask = Callable[[str], str]
+
+
+class RootKey:
+    """A root key; `origin` says to people where it comes from."""
+
+    def __init__(self, secret: bytes, origin: str, *, is_passphrase: bool = False) -> None:
+        self._secret = secret
+        self.origin = origin
+        self.is_passphrase = is_passphrase
+
+    def wrapping_key(self, salt: bytes) -> bytes:
+        """Return the key that wraps data keys; a passphrase becomes one with its salt."""
+        if not self.is_passphrase:
+            return self._secret
+        return hashlib.scrypt(self._secret, salt=salt, **_SCRYPT)
+
+
+class KeySource(Protocol):
+    """Where a root key comes from."""
+
+    def take(self) -> RootKey:
+        """Return the key for a new store; where keys can be made, one is made if necessary."""
+        ...
+
+    def candidates(self) -> list[RootKey]:
+        """Return the keys of which one should fit. Raises `Invalid` when there is none."""
+        ...
+
+    def settle(self, used: RootKey) -> None:
+        """Finish what a crash has interrupted: this is the key that fits."""
+        ...
+
+
+class GivenKey:
+    """A key that was handed over: a credential, or a passphrase."""
+
+    def __init__(self, key: RootKey) -> None:
+        self._key = key
+
+    def take(self) -> RootKey:
+        """Return the key."""
+        return self._key
+
+    def candidates(self) -> list[RootKey]:
+        """Return the key."""
+        return [self._key]
+
+    def settle(self, used: RootKey) -> None:
+        """Do nothing: there is only the one."""
+
+
+class KeyFile:
+    """A file that holds a key, and the one beside it while the key is being replaced."""
+
+    def __init__(self, path: Path, *, may_make: bool) -> None:
+        self.path = path
+        self._next = path.with_name(f"{path.name}.next")
+        self._may_make = may_make
+
+    def take(self) -> RootKey:
+        """Return the key of the file; makes one where that may be done. Raises `Invalid`."""
+        if self._may_make and not self.path.exists():
+            _write(self.path, os.urandom(KEY_SIZE))
+        return _read(self.path)
+
+    def candidates(self) -> list[RootKey]:
+        """Return the key of the file, and the one that is to replace it. Raises `Invalid`."""
+        found = [_read(path) for path in (self.path, self._next) if os.path.lexists(path)]
+        if not found:
+            raise Invalid(
+                f"the store is sealed, and there is no key file {self.path}: put it back, or name "
+                "it with --key-file"
+            )
+        return found
+
+    def settle(self, used: RootKey) -> None:
+        """Keep the one file whose key fits."""
+        if used.origin == str(self._next):
+            self.finish()
+        else:
+            self._next.unlink(missing_ok=True)
+        _unfinished(self._next).unlink(missing_ok=True)
+
+    def begin(self) -> RootKey:
+        """Put a new key beside the present one, and return it."""
+        return _write(self._next, os.urandom(KEY_SIZE))
+
+    def finish(self) -> None:
+        """Put the new key in the place of the old one."""
+        self._next.replace(self.path)
+        _sync(self.path.parent)
+
+
+def find_source(config: Config, environment: Mapping[str, str], ask: Ask) -> KeySource:
+    """Return where the root key comes from; `ask` prompts for a passphrase. Raises `Invalid`."""
+    if config.ask_passphrase:
+        return GivenKey(passphrase(ask("Passphrase: "), "this passphrase"))
+    if config.key_file != Path():
+        return KeyFile(config.key_file, may_make=False)
+    if directory := environment.get("CREDENTIALS_DIRECTORY"):
+        if (file := Path(directory) / CREDENTIAL).exists():
+            return GivenKey(RootKey(_key_in(file.read_bytes(), str(file)), str(file)))
+        if (file := Path(directory) / PASSPHRASE_CREDENTIAL).exists():
+            words = file.read_text().rstrip("\n")
+            return GivenKey(passphrase(words, str(file)))
+    path = config.data_dir / _FILE_NAME if config.dev else default_key_file(environment)
+    return KeyFile(path, may_make=True)
+
+
+def default_key_file(environment: Mapping[str, str]) -> Path:
+    """Return where the key file is when nobody says otherwise."""
+    if os.geteuid() == 0:
+        return Path("/etc/steward") / _FILE_NAME
+    base = environment.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "steward" / _FILE_NAME
+
+
+def passphrase(words: str, origin: str) -> RootKey:
+    """Return a passphrase as a root key. Raises `Invalid` when it is too short."""
+    if len(words) < MIN_PASSPHRASE:
+        raise Invalid(f"{origin} has less than {MIN_PASSPHRASE} characters: choose a longer one")
+    return RootKey(words.encode(), origin, is_passphrase=True)
+
+
+def new_key_file(path: Path) -> RootKey:
+    """Return the key of a file; makes it if there is none. Raises `Invalid`."""
+    return KeyFile(path, may_make=True).take()
+
+
+def _read(path: Path) -> RootKey:
+    """Return the key in a file that nobody else can read. Raises `Invalid`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise Invalid(f"cannot read the key file {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise Invalid(f"the key file {path} is not a file")
+        if state.st_uid != os.geteuid():
+            raise Invalid(f"the key file {path} belongs to another user: chown it to the daemon's")
+        if stat.S_IMODE(state.st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+            raise Invalid(f"others can read the key file {path}: chmod 600 {path}")
+        return RootKey(_key_in(file.read(1024), str(path)), str(path))
+
+
+def _key_in(content: bytes, origin: str) -> bytes:
+    """Return a key from its 32 bytes, or from these as hexadecimal digits or base64."""
+    if len(content) == KEY_SIZE:
+        return content
+    for decode in (bytes.fromhex, base64.b64decode):
+        try:
+            key = decode(content.decode().strip())
+        except (ValueError, UnicodeDecodeError, binascii.Error):
+            continue
+        if len(key) == KEY_SIZE:
+            return key
+    raise Invalid(
+        f"{origin} does not hold a key: {KEY_SIZE} random bytes, or these as hexadecimal digits "
+        "or base64 (openssl rand -hex 32)"
+    )
+
+
+def _write(path: Path, key: bytes) -> RootKey:
+    """Write a key file; it is there whole, or not at all."""
+    unfinished = _unfinished(path)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(key.hex().encode() + b"\n")
+            file.flush()
+            os.fsync(descriptor)
+        unfinished.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        raise Invalid(
+            f"cannot write the key file {path}: {error.strerror}; name another place with --key-file"
+        ) from error
+    return RootKey(key, str(path))
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f"{path.name}.unfinished")
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What real clients ask besides the jobs endpoints, one module per noun."""

@@ -1,0 +1,214 @@
+"""The daemon about itself: configuration, health, and the answers of a cluster of one."""
+
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+
+import trio
+
+from daemon.api.cluster.logs import Frame, flag
+from daemon.version import VERSION
+from daemon.web.parameters import duration
+from daemon.web.reply import JSON, TEXT, Reply
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound, Refused
+from storage.queries import installation
+from storage.readers import Snapshot
+from storage.records.base import SECOND, Record
+from storage.records.codec import encode
+from storage.records.operation import Member, Members
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Health(Record, frozen=True, kw_only=True, rename="lower"):
+    """Whether a half of the daemon works."""
+
+    ok: bool
+    message: str
+
+
+def _address(request: Request) -> str:
+    config = request.parts.config
+    return f"{config.bind}:{config.port}"
+
+
+def _name(request: Request) -> str:
+    config = request.parts.config
+    return f"{config.node_name}.{config.region}"
+
+
+def _member(request: Request, db: Snapshot) -> Member:
+    config = request.parts.config
+    return Member(
+        name=_name(request),
+        addr=config.bind,
+        port=config.port,
+        tags={
+            "role": "nomad",
+            "region": config.region,
+            "dc": config.datacenter,
+            "id": installation.cluster_id(db),
+            "build": VERSION,
+            "port": str(config.port),
+            "rpc_addr": config.bind,
+            "bootstrap": "1",
+            "expect": "1",
+            "revision": "",
+            "vsn": "1",
+            "raft_vsn": "3",
+        },
+    )
+
+
+def self_(request: Request, db: Snapshot) -> Reply:
+    """Show the daemon's configuration and its member record, as tools of the peer read them."""
+    config, node_id = request.parts.config, request.parts.tasks.node_id
+    shown = {
+        "ACL": {"Enabled": config.asks_for_tokens},
+        "BindAddr": config.bind,
+        "Client": {"Enabled": True},
+        "Datacenter": config.datacenter,
+        "DevMode": config.dev,
+        "EnableDebug": False,
+        "LogLevel": config.log_level.upper(),
+        "NodeName": config.node_name,
+        "Ports": {"HTTP": config.port, "RPC": config.port, "Serf": config.port},
+        "Region": config.region,
+        "Server": {"Enabled": True},
+        "UI": {"Enabled": True},
+        "Version": {"Version": VERSION, "Revision": "", "VersionPrerelease": ""},
+    }
+    index = str(db.last_index())
+    stats = {
+        "nomad": {
+            "server": "true",
+            "leader": "true",
+            "leader_addr": _address(request),
+            "bootstrap": "true",
+            "known_regions": "1",
+        },
+        "client": {"node_id": node_id, "known_servers": _address(request)},
+        "raft": {"state": "Leader", "applied_index": index, "last_log_index": index},
+        "serf": {"members": "1", "failed": "0", "left": "0"},
+        "runtime": {"version": VERSION, "kernel.name": "linux"},
+    }
+    return Reply(body={"config": shown, "member": _member(request, db), "stats": stats})
+
+
+def members(request: Request, db: Snapshot) -> Reply:
+    """List the agents of the cluster: this one."""
+    config = request.parts.config
+    body = Members(
+        server_name=config.node_name,
+        server_region=config.region,
+        server_dc=config.datacenter,
+        members=[_member(request, db)],
+    )
+    return Reply(body=body)
+
+
+def servers(request: Request, db: Snapshot) -> Reply:
+    """List the servers that the node knows: this one."""
+    return Reply(body=[_address(request)])
+
+
+async def set_servers(request: Request) -> Reply:
+    """Take the list of servers that a node knows, if it is this one."""
+    given = [value for name, value in request.query.pairs if name == "address"]
+    if not given:
+        raise Malformed("missing server address")
+    return _alone(given, _address(request))
+
+
+def _alone(given: list[str], own: str) -> Reply:
+    others = [one for one in given if one != own]
+    if others:
+        raise Refused(f"{others[0]!r} is another server: this one works alone")
+    return Reply()
+
+
+async def join(request: Request) -> Reply:
+    """Join no other server."""
+    if not request.query.text("address"):
+        raise Malformed("missing address to join")
+    return Reply(body={"num_joined": 0, "error": "this server works alone"})
+
+
+async def force_leave(request: Request) -> Reply:
+    """Have a member leave that is not there: nothing to do."""
+    if not request.query.text("node"):
+        raise Malformed("missing node to force leave")
+    return Reply()
+
+
+async def monitor(request: Request) -> Reply:
+    """Show the daemon's log from now on, as it is written."""
+    query = request.query
+    level = query.text("log_level").lower() or "info"
+    level = {"warn": "warning", "trace": "debug"}.get(level, level)
+    if level not in LEVELS:
+        raise Malformed(f"Unknown log level: {query.text('log_level')}")
+    as_json, plain = flag(query, "log_json"), flag(query, "plain")
+    for name in ("node_id", "server_id"):
+        _check_here(request, name)
+    lines = request.parts.monitor.lines(level, as_json=as_json)
+    ends = trio.current_time() + _duration(query.text("duration"))
+    return Reply(stream=_sent(lines, ends, plain=plain), content_type=TEXT if plain else JSON)
+
+
+def _duration(text: str) -> float:
+    """Return for how many seconds the log is shown; without a limit unless one is asked for."""
+    if not text:
+        return float("inf")
+    asked = duration(text)
+    if asked is None or asked < 0:
+        raise Malformed(f'duration = "{text}" is not a span of time such as 10s or 2m')
+    return asked / SECOND
+
+
+def _check_here(request: Request, name: str) -> None:
+    """Raise `Refused` for a node or a server that is not this one."""
+    asked, parts = request.query.text(name), request.parts
+    ours = {parts.tasks.node_id, parts.store.read(installation.cluster_id), _name(request)}
+    if asked and asked not in ours | {"leader", parts.config.node_name}:
+        raise NotFound(f'{name} = "{asked}" is not known')
+
+
+async def _sent(
+    lines: AsyncGenerator[str, None], ends: float, *, plain: bool
+) -> AsyncIterator[bytes]:
+    yield b"" if plain else b"{}"  # the answer begins at once, whenever a line comes
+    async with aclosing(lines):
+        while True:
+            line = None
+            with trio.move_on_at(ends):
+                line = await anext(lines, None)
+            if line is None:
+                return
+            data = f"{line}\n".encode()
+            yield data if plain else encode(Frame(data=base64.b64encode(data).decode()))
+
+
+def health(request: Request, db: Snapshot) -> Reply:
+    """Tell whether the daemon works; `type` asks for one half only."""
+    asked = request.query.text("type")
+    halves = {"client": Health(ok=True, message="ok"), "server": Health(ok=True, message="ok")}
+    if asked:
+        halves = {name: half for name, half in halves.items() if name == asked}
+    return Reply(body=halves)
+
+
+def leader(request: Request, db: Snapshot) -> Reply:
+    """Show the address of the leader: this one."""
+    return Reply(body=_address(request))
+
+
+def peers(request: Request, db: Snapshot) -> Reply:
+    """Show the addresses of all servers: this one."""
+    return Reply(body=[_address(request)])
+
+
+def regions(request: Request, db: Snapshot) -> Reply:
+    """List the regions: this one."""
+    return Reply(body=[request.parts.config.region])

@@ -1,0 +1,212 @@
+"""What the metrics say, under the peer's names: of jobs, evaluations, allocations, the machine.
+
+Everything is counted when somebody asks; between two questions metrics cost nothing.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from daemon.parts import Parts
+from storage.errors import NotFound, Refused
+from storage.queries import allocations, metrics, nodes
+from storage.queries.allocations import Held
+from storage.readers import Snapshot
+from storage.records.allocation import Allocation, ClientStatus
+from storage.records.job import JobCounts
+from storage.records.node import Node
+from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
+
+_TYPES = ("service", "batch", "system", "sysbatch")
+_MEGABYTE = 1024 * 1024
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+Labels = Mapping[str, str]
+
+
+class Gauge(msgspec.Struct, frozen=True):
+    """A value at this moment; the name has dots."""
+
+    name: str
+    value: float
+    labels: Labels = {}
+
+
+async def gauges(parts: Parts) -> list[Gauge]:
+    """Return all metrics."""
+    now = parts.clock.now()
+    found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
+    running = parts.store.read(lambda db: allocations.to_run(db, parts.tasks.node_id))
+    for one in running:
+        if one.client_status == ClientStatus.RUNNING and (usage := await _usage(parts, one)):
+            found += _of_allocation(one, usage, parts.config.node_name)
+    found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
+    found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
+    found += [
+        Gauge("steward.cloud_token.age_seconds", age, {"mount": mount})
+        for mount, age in parts.door.token_ages().items()
+    ]
+    return found
+
+
+async def _usage(parts: Parts, one: Allocation) -> AllocationUsage | None:
+    try:
+        return await parts.tasks.usage(one.id)
+    except (NotFound, Refused):  # it has ended in this moment
+        return None
+
+
+def _resident() -> int:
+    """Return the bytes of memory that the daemon has."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+
+
+# ---- what is in the store ----------------------------------------------------------------------------
+
+
+def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
+    held = allocations.held(db)
+    counted = metrics.allocations_by_status(db)
+    return [
+        *_jobs(db),
+        *_evaluations(metrics.unfinished_evaluations(db, now)),
+        *(
+            gauge
+            for node in nodes.every(db)
+            for gauge in _node(node, held.get(node.id, Held()), counted, host)
+        ),
+        Gauge("nomad.raft.appliedIndex", db.last_index()),
+        Gauge("nomad.raft.lastIndex", db.last_index()),
+    ]
+
+
+def _jobs(db: Snapshot) -> Iterator[Gauge]:
+    counted = metrics.jobs_by_status(db)
+    for status in ("pending", "running", "dead"):
+        yield Gauge(f"nomad.nomad.job_status.{status}", counted.get(status, 0))
+    for parent, counts in metrics.summaries(db):
+        yield from _summary(parent, counts)
+
+
+def _summary(parent: str, counts: JobCounts) -> Iterator[Gauge]:
+    labels = {"job": parent or counts.job_id, "namespace": counts.namespace}
+    if parent:
+        kind = "periodic_id" if "/periodic-" in counts.job_id else "dispatch_id"
+        labels[kind] = counts.job_id.removeprefix(f"{parent}/{kind.removesuffix('_id')}-")
+    for group, numbers in counts.summary.items():
+        for status, number in msgspec.structs.asdict(numbers).items():
+            name = f"nomad.nomad.job_summary.{status}"
+            yield Gauge(name, number, {**labels, "task_group": group})
+
+
+def _evaluations(unfinished: list[metrics.Unfinished]) -> Iterator[Gauge]:
+    blocked = [one for one in unfinished if one.status == "blocked"]
+    pending = [one for one in unfinished if one.status == "pending"]
+    ready = [one for one in pending if not one.waits]
+    escaped = [one for one in blocked if one.escaped]
+    yield Gauge("nomad.nomad.blocked_evals.total_blocked", _sum(blocked))
+    yield Gauge("nomad.nomad.blocked_evals.total_escaped", _sum(escaped))
+    yield Gauge("nomad.nomad.blocked_evals.total_quota_limit", 0)
+    yield Gauge("nomad.nomad.broker.total_ready", _sum(ready))
+    yield Gauge("nomad.nomad.broker.total_waiting", _sum(pending) - _sum(ready))
+    for name in ("total_unacked", "total_pending", "total_cancelable"):
+        yield Gauge(f"nomad.nomad.broker.{name}", 0)  # the one worker leaves nothing in between
+    for kind in _TYPES:
+        of_kind = [one for one in ready if one.type == kind]
+        yield Gauge(f"nomad.nomad.broker.{kind}_ready", _sum(of_kind))
+        yield Gauge(f"nomad.nomad.broker.{kind}_unacked", 0)
+
+
+def _sum(found: list[metrics.Unfinished]) -> int:
+    return sum(one.number for one in found)
+
+
+def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iterator[Gauge]:
+    labels = {
+        "host": host,
+        "node_id": node.id,
+        "datacenter": node.datacenter,
+        "node_class": node.node_class or "none",
+        "node_pool": node.node_pool,
+        "node_status": node.status,
+        "node_scheduling_eligibility": node.scheduling_eligibility,
+    }
+    has = node.node_resources
+    for name, used, total in (
+        ("cpu", held.cpu, has.cpu.cpu_shares),
+        ("memory", held.memory, has.memory.memory_mb),
+        ("disk", held.disk, has.disk.disk_mb),
+    ):
+        yield Gauge(f"nomad.client.allocated.{name}", used, labels)
+        yield Gauge(f"nomad.client.unallocated.{name}", total - used, labels)
+    yield Gauge("nomad.client.allocated.max_memory", held.memory, labels)
+    alive = {"pending": counted.get("pending", 0), "running": counted.get("running", 0)}
+    ended = sum(counted.get(status, 0) for status in ("complete", "failed", "lost"))
+    for status, number in {**alive, "blocked": 0, "migrating": 0, "terminal": ended}.items():
+        yield Gauge(f"nomad.client.allocations.{status}", number, labels)
+    for status in ("complete", "failed"):
+        yield Gauge(f"nomad.client.allocs.{status}", counted.get(status, 0), labels)
+
+
+# ---- what runs -----------------------------------------------------------------------------------------
+
+
+def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[Gauge]:
+    found = []
+    for name, task in usage.tasks.items():
+        labels = {
+            "host": host,
+            "alloc_id": one.id,
+            "job": one.job_id,
+            "namespace": one.namespace,
+            "task_group": one.task_group,
+            "task": name,
+        }
+        state = (one.client.task_states or {}).get(name)
+        values = {
+            **_of_task(task),
+            "running": 1,
+            "restart": state.restarts if state else 0,
+            "cpu.allocated": one.placement.resources.tasks[name].cpu.cpu_shares,
+            "memory.allocated": one.placement.resources.tasks[name].memory.memory_mb * _MEGABYTE,
+        }
+        found += [
+            Gauge(f"nomad.client.allocs.{what}", value, labels) for what, value in values.items()
+        ]
+    return found
+
+
+def _of_task(task: TaskUsage) -> dict[str, float]:
+    cpu, memory = task.resource_usage.cpu_stats, task.resource_usage.memory_stats
+    return {
+        "cpu.total_percent": cpu.percent,
+        "cpu.system": cpu.system_mode,
+        "cpu.user": cpu.user_mode,
+        "cpu.total_ticks": cpu.total_ticks,
+        "cpu.throttled_periods": cpu.throttled_periods,
+        "cpu.throttled_time": cpu.throttled_time,
+        "memory.rss": memory.rss,
+        "memory.swap": memory.swap,
+        "memory.cache": memory.cache,
+        "memory.usage": memory.usage,
+        "memory.max_usage": memory.max_usage,
+    }
+
+
+def _of_machine(machine: MachineUsage, node_id: str) -> Iterator[Gauge]:
+    labels = {"node_id": node_id}
+    host = "nomad.client.host"
+    for name, number in msgspec.structs.asdict(machine.memory).items():
+        yield Gauge(f"{host}.memory.{name}", number, labels)
+    for one in machine.cpu:
+        of_one = {**labels, "cpu": one.cpu}
+        for name in ("user", "system", "idle", "total_percent"):
+            yield Gauge(f"{host}.cpu.{name}", getattr(one, name), of_one)
+    for disk in machine.disk_stats:
+        of_disk = {**labels, "disk": disk.device}
+        for name in ("size", "used", "available", "used_percent"):
+            yield Gauge(f"{host}.disk.{name}", getattr(disk, name), of_disk)
+        yield Gauge(f"{host}.disk.inodes_percent", disk.inodes_used_percent, of_disk)
+    yield Gauge("nomad.client.uptime", machine.uptime, labels)

@@ -1,0 +1,142 @@
+"""What tasks print: at once, or as it is written; as text, or in frames that name file and offset."""
+
+import base64
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+
+from daemon.runner.logs import Chunk, TaskLog
+from daemon.web.parameters import BadParameter, Query
+from daemon.web.reply import JSON, Reply
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound
+from storage.queries import allocations, jobs
+from storage.readers import Snapshot
+from storage.records.allocation import Allocation, TaskPhase
+from storage.records.base import SparseRecord
+from storage.records.codec import encode
+from storage.records.group import TaskGroup
+from storage.records.numbers import short, whole
+from storage.records.task import Task
+from storage.store import Store
+
+NO_ALLOCATION = "must provide a valid alloc id"
+_INT64 = range(-(2**63), 2**63)
+
+
+class Frame(SparseRecord, frozen=True, kw_only=True):
+    """A piece of a file: base64, the file's name, the offset after it; or what became of the file."""
+
+    data: str = ""
+    file: str = ""
+    offset: int = 0
+    file_event: str = ""
+
+
+async def logs(request: Request) -> Reply:
+    """Show what a task has printed, and what it prints from now on when `follow` says so."""
+    query, store = request.query, request.parts.store
+    if not request["alloc_id"]:
+        raise Malformed(NO_ALLOCATION)
+    task_name = query.text("task")
+    if not task_name:
+        raise Malformed("must provide task name")
+    follow = flag(query, "follow")
+    kind = query.text("type")
+    if kind not in ("stdout", "stderr"):
+        raise Malformed("must provide log type (stdout/stderr)")
+    plain = flag(query, "plain")
+    begin, offset = origin(query), number(query, "offset")
+    allocation, task = store.read(lambda db: _find(db, request["alloc_id"], task_name))
+    request.require(allocation.namespace)
+    directory = str(request.parts.config.alloc_dir / allocation.id)
+    log = TaskLog(directory, task.name, kind, task.log_config)
+    position = log.locate(begin, offset)
+    chunks = (
+        log.follow(position, lambda: _has_ended(store, allocation.id, task.name))
+        if follow
+        else _present(log, position)
+    )
+    return Reply(stream=_encoded(chunks, plain=plain), content_type="text/plain" if plain else JSON)
+
+
+def flag(query: Query, name: str) -> bool:
+    """Return a parameter that is true or false. Raises `Malformed` in the words of these routes."""
+    try:
+        return query.flag(name)
+    except BadParameter as error:
+        reason = str(error).partition(" as a bool: ")[2]
+        raise Malformed(f"failed to parse {name} field to boolean: {reason}") from None
+
+
+def number(query: Query, name: str, default: str = "0") -> int:
+    """Return a parameter that is a number from 0 up. Raises `Malformed` in the peer's words."""
+    text = query.text(name) or default
+    if not re.fullmatch(r"[+-]?[0-9]+", text):
+        reason = f'strconv.ParseInt: parsing "{short(text)}": invalid syntax'
+    elif whole(text) not in _INT64:
+        reason = f'strconv.ParseInt: parsing "{short(text)}": value out of range'
+    elif whole(text) < 0:
+        reason = "<nil>"  # the peer's parser has nothing against it
+    else:
+        return whole(text)
+    raise Malformed(f"error parsing {name}: {reason}")
+
+
+def origin(query: Query) -> str:
+    """Return where an offset is counted from. Raises `Malformed`."""
+    name = query.text("origin") or "start"
+    if name not in ("start", "end"):
+        raise Malformed("origin must be start or end")
+    return name
+
+
+def find_group(db: Snapshot, alloc_id: str) -> tuple[Allocation, TaskGroup | None]:
+    """Return an allocation and the group that it is one of. Raises `NotFound`."""
+    allocation = allocations.find(db, alloc_id)
+    if allocation is None:
+        raise NotFound(f'Unknown allocation "{alloc_id}"')
+    key = (allocation.namespace, allocation.job_id, allocation.job_version)
+    job = jobs.version(db, *key)
+    return allocation, job.group(allocation.task_group) if job else None
+
+
+def _find(db: Snapshot, alloc_id: str, task_name: str) -> tuple[Allocation, Task]:
+    allocation, group = find_group(db, alloc_id)
+    task = group.task(task_name) if group else None
+    if task is None:
+        raise Malformed(f'unknown task name "{task_name}"')
+    return allocation, task
+
+
+def _has_ended(store: Store, alloc_id: str, task_name: str) -> bool:
+    """Tell whether a task will print no more."""
+    allocation = store.read(lambda db: allocations.find(db, alloc_id))
+    if allocation is None or allocation.client_terminal:
+        return True
+    state = (allocation.client.task_states or {}).get(task_name)
+    return state is not None and state.state == TaskPhase.DEAD
+
+
+async def _present(log: TaskLog, position: int) -> AsyncGenerator[Chunk, None]:
+    """Yield what is there now, up to the present end."""
+    _, end = log.span()
+    for chunk in _until(log, position, end):
+        yield chunk
+
+
+def _until(log: TaskLog, position: int, end: int) -> Iterator[Chunk]:
+    while position < end and (chunk := log.read(position)) is not None:
+        position = chunk.end
+        yield chunk
+
+
+async def _encoded(chunks: AsyncGenerator[Chunk, None], *, plain: bool) -> AsyncIterator[bytes]:
+    async with aclosing(chunks):  # a client that goes away ends both
+        async for chunk in chunks:
+            yield chunk.data if plain else encode(_frame(chunk))
+
+
+def _frame(chunk: Chunk) -> Frame:
+    data = base64.b64encode(chunk.data).decode()
+    return Frame(data=data, file=chunk.file, offset=chunk.offset)

@@ -1,0 +1,228 @@
+"""Nodes: list, read, open and close for new work, empty."""
+
+import msgspec
+
+from daemon.api.cluster.allocations import whole
+from daemon.api.identifiers import check_id, check_prefix
+from daemon.api.paging import paginate
+from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility
+from daemon.jobspec.filter import compile_filter
+from daemon.web import reply
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import NotFound, Refused
+from storage.queries import allocations, nodes
+from storage.readers import Snapshot
+from storage.records.base import Record
+from storage.records.codec import encode
+from storage.records.node import (
+    DrainSpec,
+    DriverInfo,
+    LastDrain,
+    Node,
+    NodeResources,
+    ReservedResources,
+)
+
+
+class NodeStub(Record, frozen=True, kw_only=True):
+    """A node in a listing."""
+
+    id: str
+    address: str
+    datacenter: str
+    name: str
+    node_class: str
+    node_pool: str
+    version: str
+    drain: bool
+    last_drain: LastDrain | None
+    scheduling_eligibility: str
+    status: str
+    status_description: str
+    drivers: dict[str, DriverInfo]
+    host_volumes: dict[str, dict[str, object]]
+    create_index: int
+    modify_index: int
+
+
+class NodeStubWithResources(NodeStub, frozen=True, kw_only=True):
+    """A node in a listing that was asked for resources."""
+
+    node_resources: NodeResources
+    reserved_resources: ReservedResources
+
+
+def stub(node: Node, *, resources: bool) -> NodeStub:
+    """Return the line of a node in a listing."""
+    line = NodeStub(
+        id=node.id,
+        address=node.http_addr.rpartition(":")[0],
+        datacenter=node.datacenter,
+        name=node.name,
+        node_class=node.node_class,
+        node_pool=node.node_pool,
+        version=node.attributes.get("nomad.version", ""),
+        drain=node.drain,
+        last_drain=node.last_drain,
+        scheduling_eligibility=node.scheduling_eligibility,
+        status=node.status,
+        status_description=node.status_description,
+        drivers=node.drivers,
+        host_volumes=node.host_volumes,
+        create_index=node.create_index,
+        modify_index=node.modify_index,
+    )
+    if not resources:
+        return line
+    return NodeStubWithResources(
+        **msgspec.structs.asdict(line),
+        node_resources=node.node_resources,
+        reserved_resources=node.reserved_resources,
+    )
+
+
+def _shown(node: Node) -> object:
+    return msgspec.to_builtins(msgspec.structs.replace(node, secret_id=""))
+
+
+def index(request: Request, db: Snapshot) -> Reply:
+    """List the nodes."""
+    query = request.query
+    prefix, resources = query.text("prefix"), query.flag("resources")
+    check_prefix("node", prefix)
+    found = [node for node in nodes.every(db) if node.id.startswith(prefix)]
+    if expression := query.text("filter"):  # it is about all that a node says of itself
+        matches = compile_filter(expression, Node)
+        found = [node for node in found if matches(_shown(node))]
+    stubs = [stub(node, resources=resources) for node in found]
+    page = paginate(stubs, lambda line: ("", line.id), encode, query)
+    return reply.read(page.body, db.table_index("nodes"), next_token=page.next_token)
+
+
+def read(request: Request, db: Snapshot) -> Reply:
+    """Show a node."""
+    check_id("node", request["node_id"])
+    found = nodes.find(db, request["node_id"])
+    if found is None:
+        raise NotFound("node not found", index=db.table_index("nodes"))
+    return reply.read(found, found.modify_index)
+
+
+def node_allocations(request: Request, db: Snapshot) -> Reply:
+    """List the allocations of a node, with everything known about them."""
+    grant = request.caller.grant
+    every = allocations.on_node(db, request["node_id"])
+    found = [one for one in every if grant.may(one.namespace, "read-job")]
+    highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
+    return reply.read([whole(db, one) for one in found], highest)
+
+
+# ---- what is done to one -------------------------------------------------------------------------------
+
+
+class EligibilityRequest(Record, frozen=True, kw_only=True):
+    """The body that opens or closes a node."""
+
+    eligibility: str = ""
+
+
+class DrainRequest(Record, frozen=True, kw_only=True):
+    """The body that empties a node, or stops that."""
+
+    drain_spec: DrainSpec | None = None
+    mark_eligible: bool = False
+    meta: dict[str, str] | None = None
+
+
+class NodeChangeResponse(Record, frozen=True, kw_only=True):
+    """What the peer's clients read after a change of a node."""
+
+    eval_ids: list[str] | None
+    eval_create_index: int
+    node_modify_index: int
+    index: int
+
+
+class ServerAddress(Record, frozen=True, kw_only=True):
+    """Where a node finds a server."""
+
+    rpc_advertise_addr: str = msgspec.field(name="RPCAdvertiseAddr")
+    datacenter: str
+    rpc_major_version: int = msgspec.field(default=0, name="RPCMajorVersion")
+    rpc_minor_version: int = msgspec.field(default=0, name="RPCMinorVersion")
+
+
+class NodeEvaluateResponse(NodeChangeResponse, frozen=True, kw_only=True):
+    """What the peer's clients read after having a node looked at."""
+
+    leader_rpc_addr: str = msgspec.field(name="LeaderRPCAddr")
+    servers: list[ServerAddress]
+    num_nodes: int
+    scheduling_eligibility: str
+    features: int = 0
+    heartbeat_ttl: int = 0
+    signed_identity: str | None = None
+    last_contact: int = 0
+    known_leader: bool = False
+    next_token: str = ""
+
+
+async def evaluate(request: Request) -> Reply:
+    """Have the jobs looked at that have work on a node."""
+    parts = request.parts
+    done = await evaluate_node(parts.store, _id(request), parts.ids, now=parts.clock.now())
+    config = parts.config
+    address = f"{config.bind}:{config.port}"
+    body = NodeEvaluateResponse(
+        **msgspec.structs.asdict(_changed(done)),
+        leader_rpc_addr=address,
+        servers=[ServerAddress(rpc_advertise_addr=address, datacenter=config.datacenter)],
+        num_nodes=len(parts.store.read(nodes.every)),
+        scheduling_eligibility=done.node.scheduling_eligibility,
+    )
+    return Reply(body=body, index=done.index)
+
+
+async def eligibility(request: Request) -> Reply:
+    """Open a node for new work, or close it."""
+    parts, wanted = request.parts, request.decode(EligibilityRequest).eligibility
+    done = await set_eligibility(
+        parts.store, _id(request), wanted, parts.ids, now=parts.clock.now()
+    )
+    return Reply(body=_changed(done), index=done.index)
+
+
+async def drain(request: Request) -> Reply:
+    """Have everything on a node end and keep new work away, or stop that."""
+    parts, asked = request.parts, request.decode(DrainRequest)
+    done = await drain_node(
+        parts.store,
+        _id(request),
+        asked.drain_spec,
+        parts.ids,
+        mark_eligible=asked.mark_eligible,
+        meta=asked.meta,
+        accessor=request.caller.token.accessor,
+        now=parts.clock.now(),
+    )
+    return Reply(body=_changed(done), index=done.index)
+
+
+async def purge(request: Request) -> Reply:
+    """Refuse: the node is this daemon."""
+    raise Refused(f'node "{_id(request)}" is this daemon: it is a node as long as it runs')
+
+
+def _id(request: Request) -> str:
+    check_id("node", request["node_id"])
+    return request["node_id"]
+
+
+def _changed(done: Changed) -> NodeChangeResponse:
+    return NodeChangeResponse(
+        eval_ids=done.eval_ids or None,
+        eval_create_index=done.index if done.eval_ids else 0,
+        node_modify_index=done.node.modify_index,
+        index=done.index,
+    )

@@ -1,0 +1,114 @@
+"""Pools of nodes: the two that are always there, and those that nodes are in.
+
+A pool is made by configuring a node to be in it; there is nothing to create or to remove.
+"""
+
+import msgspec
+
+from daemon.api.cluster.nodes import stub
+from daemon.api.paging import paginate
+from daemon.jobspec.filter import compile_filter
+from daemon.web import reply
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import Denied, NotFound, Refused
+from storage.queries import jobs, nodes
+from storage.readers import Snapshot
+from storage.records.base import HOUR, Duration, Record
+from storage.records.codec import encode
+
+_INDEX = 1  # they are there from the beginning
+_ALWAYS = {
+    "all": "Node pool with all nodes in the cluster.",
+    "default": "Default node pool.",
+}
+
+
+class NodePool(Record, frozen=True, kw_only=True):
+    """A pool of nodes."""
+
+    name: str
+    description: str = ""
+    meta: dict[str, str] | None = None
+    node_identity_ttl: Duration = 24 * HOUR
+    scheduler_configuration: dict[str, object] | None = None
+    hash: str | None = None
+    create_index: int = _INDEX
+    modify_index: int = _INDEX
+
+
+def visible_pools(request: Request, db: Snapshot) -> list[NodePool]:
+    """Return the pools that the caller may read, by name."""
+    found = dict(_ALWAYS)
+    for node in nodes.every(db):
+        found.setdefault(node.node_pool, "")
+    sees = request.caller.grant.may_with_pool
+    return [
+        NodePool(name=name, description=text)
+        for name, text in sorted(found.items())
+        if sees(name, "read")
+    ]
+
+
+def index(request: Request, db: Snapshot) -> Reply:
+    """List the pools."""
+    query = request.query
+    pools = [
+        pool for pool in visible_pools(request, db) if pool.name.startswith(query.text("prefix"))
+    ]
+    if expression := query.text("filter"):
+        matches = compile_filter(expression, NodePool)
+        pools = [pool for pool in pools if matches(msgspec.to_builtins(pool))]
+    page = paginate(pools, lambda pool: ("", pool.name), encode, query)
+    return reply.read(page.body, _INDEX, next_token=page.next_token)
+
+
+def read(request: Request, db: Snapshot) -> Reply:
+    """Show a pool."""
+    return reply.read(_find(request, db), _INDEX)
+
+
+def pool_jobs(request: Request, db: Snapshot) -> Reply:
+    """List the jobs that ask for a pool, as far as the caller may list them."""
+    pool, grant = _find(request, db), request.caller.grant
+    lines = [
+        line
+        for namespace, _, line in jobs.stubs(db, request.namespace, request.query.text("prefix"))
+        if grant.may(namespace, "list-jobs") and _pool_of(line) == pool.name
+    ]
+    return reply.read(b"[" + b",".join(lines) + b"]", db.table_index("jobs"))
+
+
+class _InPool(Record, frozen=True, kw_only=True):
+    node_pool: str
+
+
+def _pool_of(line: bytes) -> str:
+    return msgspec.json.decode(line, type=_InPool).node_pool
+
+
+def pool_nodes(request: Request, db: Snapshot) -> Reply:
+    """List the nodes of a pool."""
+    pool, resources = _find(request, db), request.query.flag("resources")
+    found = [
+        stub(node, resources=resources)
+        for node in nodes.every(db)
+        if pool.name in ("all", node.node_pool)
+    ]
+    return reply.read(found, db.table_index("nodes"))
+
+
+async def write(request: Request) -> Reply:
+    """Refuse: a pool is there as long as a node is configured to be in it."""
+    raise Refused(
+        "pools follow the nodes: start the daemon with --node-pool to have its node in another one"
+    )
+
+
+def _find(request: Request, db: Snapshot) -> NodePool:
+    if not request.caller.grant.may_with_pool(request["name"], "read"):
+        raise Denied
+    for pool in visible_pools(request, db):
+        if pool.name == request["name"]:
+            return pool
+    raise NotFound("node pool not found", index=_INDEX)

@@ -1,0 +1,313 @@
+"""Search: what begins like a text, or has a name that holds it, in one context or in all.
+
+A caller finds only what he may see otherwise. Asked for one context that is closed to him he is
+refused; asked for all, he gets those that are open.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from daemon.acl.check import EVERYWHERE
+from daemon.acl.grant import Grant
+from daemon.api.cluster.pools import visible_pools
+from daemon.api.identifiers import check_prefix
+from daemon.web import reply
+from daemon.web.reply import Reply
+from daemon.web.request import DEFAULT_NAMESPACE, Request
+from storage.errors import Denied, Refused
+from storage.queries import namespaces, nodes, scaling, search, variables
+from storage.readers import Snapshot
+from storage.records.search import (
+    FuzzyMatch,
+    FuzzySearchRequest,
+    JobNames,
+    SearchRequest,
+    SearchResponse,
+    ServiceName,
+)
+
+MOST_PREFIX = 20  # matches of one context, as the peer answers
+MOST_FUZZY = 100
+SHORTEST = 2  # characters of a text to be found within names
+
+_JOB_READERS = ("allocs", "deployment", "evals", "jobs", "vars")
+# Of the driver of a task: what in its configuration has a name of its own.
+_PROGRAMS = {
+    "docker": ("image", "images"),
+    "exec": ("command", "commands"),
+    "raw_exec": ("command", "commands"),
+    "java": ("class", "classes"),
+}
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """Where is searched, and by whom."""
+
+    request: Request
+    db: Snapshot
+    grant: Grant
+    namespaces: list[str]
+
+    def where(self, *capabilities: str) -> list[str]:
+        """Return the namespaces in which the caller may do any of these."""
+        return [name for name in self.namespaces if self.grant.may(name, *capabilities)]
+
+
+class _Context(msgspec.Struct, frozen=True):
+    """A kind of thing: its table of indexes, its identifiers, and by what it is found there."""
+
+    table: str
+    beginning: Callable[[_Place, str], Iterable[str]]
+    is_uuid: bool = False
+    named: Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]] | None = None
+
+
+# ---- the two questions -----------------------------------------------------------------------------
+
+
+def by_prefix(request: Request, db: Snapshot) -> Reply:
+    """Find what begins like `Prefix`."""
+    asked = request.decode(SearchRequest)
+    place = _place(request, db, asked.namespace)
+    matches: dict[str, list[str] | None] = {}
+    truncations = {}
+    contexts = _open(place, asked.context)
+    for name in contexts:
+        context = _CONTEXTS[name]
+        if context.is_uuid and not _may_begin_id(asked.prefix):
+            continue
+        found = list(context.beginning(place, asked.prefix))
+        matches[name] = found[:MOST_PREFIX] or None
+        truncations[name] = len(found) > MOST_PREFIX
+    return _answer(db, contexts, matches, truncations)
+
+
+def fuzzy(request: Request, db: Snapshot) -> Reply:
+    """Find names that hold `Text`, in any case."""
+    asked = request.decode(FuzzySearchRequest)
+    place = _place(request, db, asked.namespace)
+    contexts = _open(place, asked.context)
+    if len(asked.text) < SHORTEST:
+        raise Refused(
+            f"fuzzy search query must be at least {SHORTEST} characters, got {len(asked.text)}"
+        )
+    text = asked.text.lower()
+    matches: dict[str, list[FuzzyMatch]] = {}
+    truncations = dict.fromkeys(contexts, False)
+    for name in contexts:
+        context = _CONTEXTS[name]
+        if context.named is None:
+            begin = [FuzzyMatch(id=one) for one in context.beginning(place, text)]
+            matches[name] = begin[:MOST_PREFIX]
+            truncations[name] = len(begin) > MOST_PREFIX
+            continue
+        for kind, found in _best(context.named(place, text), text).items():
+            matches[kind] = found[:MOST_FUZZY]
+            truncations[kind] = len(found) > MOST_FUZZY
+    # Of what stands inside jobs the peer only says so when there is more.
+    shown = {kind: more for kind, more in truncations.items() if more or kind in _CONTEXTS}
+    return _answer(db, contexts, matches, shown)
+
+
+def _answer(
+    db: Snapshot,
+    contexts: Iterable[str],
+    matches: dict[str, list[str] | None] | dict[str, list[FuzzyMatch]],
+    truncations: dict[str, bool],
+) -> Reply:
+    index = max((db.table_index(_CONTEXTS[name].table) for name in contexts), default=0)
+    body = SearchResponse(matches=matches, truncations=truncations, index=index)
+    return reply.read(body, index)
+
+
+def _place(request: Request, db: Snapshot, namespace: str) -> _Place:
+    asked = request.query.text("namespace") or namespace or DEFAULT_NAMESPACE
+    names = [asked]
+    if asked == EVERYWHERE:
+        names = [one.name for one in namespaces.every(db)]
+    return _Place(request, db, request.caller.grant, names)
+
+
+# ---- who may search where ----------------------------------------------------------------------------
+
+
+def _open(place: _Place, asked: str) -> list[str]:
+    """Return the contexts to search. Raises `Denied`, or `Refused` for one that does not exist."""
+    is_open = [name for name in _CONTEXTS if _may(place, name)]
+    if not is_open or (asked in _CONTEXTS and asked not in is_open):
+        raise Denied
+    if asked == "all":
+        return is_open
+    if asked not in _CONTEXTS:
+        raise Refused(
+            f"context must be one of [{' '.join(_CONTEXTS)}] or 'all' for all contexts; "
+            f'got "{asked}"'
+        )
+    return [asked]
+
+
+def _may(place: _Place, context: str) -> bool:
+    match context:
+        case "nodes":
+            return place.grant.may_in("node", "read")
+        case "node_pools":
+            return bool(visible_pools(place.request, place.db))
+        case "namespaces":
+            return any(place.grant.knows(name) for name in place.namespaces)
+        case "plugins":
+            return place.grant.may_in("plugin", "list")
+        case "scaling_policy":
+            return bool(place.where("list-scaling-policies"))
+        case _ if context in _JOB_READERS:
+            return bool(place.where("read-job"))
+        case _:  # volumes
+            return bool(place.where("csi-list-volume", "csi-read-volume", "read-job"))
+
+
+# ---- by identifier -----------------------------------------------------------------------------------
+
+
+def _may_begin_id(prefix: str) -> bool:
+    """Tell whether an identifier can begin like this; the last of an odd number of digits is let go."""
+    is_odd = len(prefix.replace("-", "")) % 2
+    try:
+        check_prefix("", prefix[:-1] if is_odd else prefix)
+    except Refused:
+        return False
+    return True
+
+
+def _rows(table: str) -> Callable[[_Place, str], Iterable[str]]:
+    def beginning(place: _Place, prefix: str) -> Iterable[str]:
+        names = place.where("read-job")
+        return search.beginning(place.db, table, names, prefix, MOST_PREFIX + 1)
+
+    return beginning
+
+
+def _nothing(place: _Place, prefix: str) -> Iterable[str]:
+    return ()
+
+
+def _nodes(place: _Place, prefix: str) -> Iterable[str]:
+    return [node.id for node in nodes.every(place.db) if node.id.startswith(prefix)]
+
+
+def _pools(place: _Place, prefix: str) -> Iterable[str]:
+    pools = visible_pools(place.request, place.db)
+    return [pool.name for pool in pools if pool.name.startswith(prefix)]
+
+
+def _policies(place: _Place, prefix: str) -> Iterable[str]:
+    names = place.where("list-scaling-policies")
+    found = [one.id for name in names for one in scaling.policies(place.db, name)]
+    return sorted(one for one in found if one.startswith(prefix))
+
+
+def _variables(place: _Place, prefix: str) -> Iterable[str]:
+    return [path for _, path in _paths(place, prefix)]
+
+
+def _paths(place: _Place, prefix: str = "") -> Iterator[tuple[str, str]]:
+    sees = place.grant.may_with_variable
+    for name in place.namespaces:
+        for entry in variables.listed(place.db, name, prefix):
+            if sees(entry.namespace, entry.path, "list"):
+                yield entry.namespace, entry.path
+
+
+def _namespaces(place: _Place, prefix: str) -> Iterable[str]:
+    every = namespaces.every(place.db, prefix)
+    return [one.name for one in every if place.grant.knows(one.name)]
+
+
+# ---- by name -----------------------------------------------------------------------------------------
+
+
+def _best(found: Iterable[tuple[str, FuzzyMatch]], text: str) -> dict[str, list[FuzzyMatch]]:
+    """Return matches by kind: first where the text stands early, then short names, then by name."""
+    by_kind: dict[str, list[FuzzyMatch]] = {}
+    for kind, match in found:
+        by_kind.setdefault(kind, []).append(match)
+
+    def order(match: FuzzyMatch) -> tuple[int, int, str, list[str]]:
+        return match.id.lower().find(text), len(match.id), match.id, match.scope or []
+
+    return {kind: sorted(matches, key=order) for kind, matches in by_kind.items()}
+
+
+def _named_jobs(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for job in search.job_names(place.db, place.where("read-job")):
+        for kind, name, *scope in _names_inside(job):
+            if text in name.lower():
+                yield kind, FuzzyMatch(id=name, scope=scope)
+
+
+def _names_inside(job: JobNames) -> Iterator[tuple[str, ...]]:
+    """Yield each name in a job: its kind, the name, and where it is."""
+    outside = (job.namespace, job.id)
+    yield "jobs", job.name, *outside
+    for group in job.task_groups or ():
+        yield "groups", group.name, *outside
+        yield from _services(group.services, *outside, group.name)
+        for task in group.tasks or ():
+            yield "tasks", task.name, *outside, group.name
+            yield from _services(task.services, *outside, group.name, task.name)
+            key, kind = _PROGRAMS.get(task.driver or "", ("", ""))
+            program = (task.config or {}).get(key)
+            if isinstance(program, str):
+                yield kind, program, *outside, group.name, task.name
+
+
+def _services(services: Iterable[ServiceName] | None, *scope: str) -> Iterator[tuple[str, ...]]:
+    for service in services or ():
+        if service.name:
+            yield "services", service.name, *scope
+
+
+def _named_allocations(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    names = place.where("read-job")
+    for namespace, id_, name in search.allocation_names(place.db, names, text, MOST_FUZZY + 1):
+        yield "allocs", FuzzyMatch(id=name, scope=[namespace, id_])
+
+
+def _named_nodes(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for node in nodes.every(place.db):
+        if text in node.name.lower():
+            yield "nodes", FuzzyMatch(id=node.name, scope=[node.id])
+
+
+def _named_variables(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+    for namespace, path in _paths(place):
+        if text in path.lower():
+            yield "vars", FuzzyMatch(id=path, scope=[namespace, path])
+
+
+def _named(
+    kind: str, names: Callable[[_Place, str], Iterable[str]]
+) -> Callable[[_Place, str], Iterator[tuple[str, FuzzyMatch]]]:
+    """Return a search for things whose identifier is their name."""
+
+    def found(place: _Place, text: str) -> Iterator[tuple[str, FuzzyMatch]]:
+        for name in names(place, ""):
+            if text in name.lower():
+                yield kind, FuzzyMatch(id=name)
+
+    return found
+
+
+_CONTEXTS = {
+    "allocs": _Context("allocations", _rows("allocations"), True, _named_allocations),
+    "jobs": _Context("jobs", _rows("jobs"), False, _named_jobs),
+    "nodes": _Context("nodes", _nodes, True, _named_nodes),
+    "node_pools": _Context("node_pools", _pools, False, _named("node_pools", _pools)),
+    "evals": _Context("evaluations", _rows("evaluations"), True),
+    "deployment": _Context("deployments", _rows("deployments"), True),
+    "plugins": _Context("plugins", _nothing, False, _named("plugins", _nothing)),
+    "volumes": _Context("volumes", _nothing),
+    "scaling_policy": _Context("scaling_policies", _policies),
+    "vars": _Context("variables", _variables, False, _named_variables),
+    "namespaces": _Context("namespaces", _namespaces, False, _named("namespaces", _namespaces)),
+    "host_volumes": _Context("host_volumes", _nothing),
+}

@@ -1,0 +1,95 @@
+"""Making children of a job: by a dispatch, by the clock, or by hand."""
+
+import base64
+
+from daemon.api.cluster.operator import check_accepts
+from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
+from daemon.jobs.periodic import force as force_launch
+from daemon.web import reply
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import NotFound
+from storage.queries import jobs, periodic
+from storage.readers import Snapshot
+from storage.records.base import Record
+
+_SUFFIX = 8  # digits that make a child's id unique within its second
+
+
+class JobDispatchResponse(Record, frozen=True, kw_only=True):
+    """What the peer's clients read after a dispatch."""
+
+    dispatched_job_id: str
+    eval_id: str
+    eval_create_index: int
+    job_create_index: int
+    index: int
+
+
+class PeriodicForceResponse(Record, frozen=True, kw_only=True):
+    """What the peer's clients read after a launch by hand."""
+
+    eval_id: str
+    eval_create_index: int
+    index: int
+
+
+async def dispatch(request: Request) -> Reply:
+    """Run a parameterized job once, with the payload and meta of the request."""
+    return await _dispatch(request, request.decode(JobDispatchRequest))
+
+
+async def dispatch_payload(request: Request) -> Reply:
+    """Run a parameterized job once, with the request's body as payload."""
+    return await _dispatch(
+        request, JobDispatchRequest(payload=base64.b64encode(request.body).decode())
+    )
+
+
+async def _dispatch(request: Request, body: JobDispatchRequest) -> Reply:
+    parts, query = request.parts, request.query
+    check_accepts(request)
+    token = query.text("idempotency_token") or query.text("IdempotencyToken")
+    done = await dispatch_job(
+        parts.store,
+        request.namespace,
+        request["job_id"],
+        read_request(body, request["job_id"], token),
+        now=parts.clock.now(),
+        eval_id=next(parts.ids),
+        suffix=next(parts.ids)[:_SUFFIX],
+    )
+    response = JobDispatchResponse(
+        dispatched_job_id=done.job_id,
+        eval_id=done.eval_id,
+        eval_create_index=done.eval_create_index,
+        job_create_index=done.create_index,
+        index=done.index,
+    )
+    return Reply(body=response, index=done.index)
+
+
+async def force(request: Request) -> Reply:
+    """Launch a child of a periodic job now; the body does not matter."""
+    parts = request.parts
+    done = await force_launch(
+        parts.store,
+        request.namespace,
+        request["job_id"],
+        now=parts.clock.now(),
+        eval_id=next(parts.ids),
+    )
+    body = PeriodicForceResponse(
+        eval_id=done.eval_id, eval_create_index=done.index, index=done.index
+    )
+    return Reply(body=body, index=done.index)
+
+
+def slots(request: Request, db: Snapshot) -> Reply:
+    """List what became of the slots of a periodic job, newest first."""
+    namespace, job_id = request.namespace, request["job_id"]
+    if jobs.current_wire(db, namespace, job_id) is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    found = periodic.slots(db, namespace, job_id)
+    newest = max((one.create_index for one in found), default=0)
+    return reply.read(found, newest or db.table_index("periodic_slots"))

@@ -1,0 +1,140 @@
+"""The secrets side on one screen: path, what each operation does, and who needs no token."""
+
+from typing import TYPE_CHECKING
+
+from daemon.identity.request import FIELDS
+from daemon.web.late import LateModule
+from daemon.web.request import Endpoint
+
+if TYPE_CHECKING:
+    from daemon.api import cloud, entities, mounts, oidc, policies, system, tokens, wrapping
+else:  # each is imported when it is first asked for something
+    cloud = LateModule("daemon.api.cloud")
+    entities = LateModule("daemon.api.entities")
+    mounts = LateModule("daemon.api.mounts")
+    oidc = LateModule("daemon.api.oidc")
+    policies = LateModule("daemon.api.policies")
+    system = LateModule("daemon.api.system")
+    tokens = LateModule("daemon.api.tokens")
+    wrapping = LateModule("daemon.api.wrapping")
+
+# What others must be able to read to believe what the daemon says of its login methods.
+PUBLIC = (
+    Endpoint(
+        "/v1/identity/oidc/plugins/.well-known/openid-configuration",
+        read=oidc.plugin_discovery,
+        is_open=True,
+        is_bare=True,
+    ),
+    Endpoint(
+        "/v1/identity/oidc/plugins/.well-known/keys",
+        read=oidc.keys,
+        is_open=True,
+        is_bare=True,
+    ),
+)
+
+# What is not in this table does not exist. Of two paths that fit, the first one counts.
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint("/v1/sys/health", read=system.health, is_open=True, is_bare=True),
+    Endpoint("/v1/sys/seal-status", read=system.seal_status, is_open=True, is_bare=True),
+    Endpoint("/v1/sys/init", read=system.initialized, is_open=True, is_bare=True),
+    Endpoint("/v1/sys/leader", read=system.leader, is_open=True, is_bare=True),
+    Endpoint("/v1/sys/plugins/catalog", read=system.catalog),
+    Endpoint("/v1/sys/plugins/catalog/auth", list=system.list_methods),
+    Endpoint("/v1/sys/plugins/catalog/auth/{plugin}", read=system.read_method),
+    Endpoint("/v1/sys/internal/ui/mounts", read=mounts.shown, is_open=True),
+    Endpoint("/v1/sys/internal/ui/mounts/auth/{path}", read=mounts.shown_one, is_open=True),
+    Endpoint("/v1/sys/internal/ui/resultant-acl", read=policies.resultant),
+    Endpoint("/v1/sys/capabilities", write=policies.capabilities),
+    Endpoint("/v1/sys/capabilities-self", write=policies.capabilities_self),
+    Endpoint("/v1/sys/capabilities-accessor", write=policies.capabilities_accessor),
+    Endpoint("/v1/sys/policies/acl", list=policies.index),
+    Endpoint(
+        "/v1/sys/policies/acl/{policy}",
+        read=policies.read,
+        write=policies.write,
+        delete=policies.delete,
+    ),
+    Endpoint("/v1/sys/policy", read=policies.old_index, list=policies.old_index),
+    Endpoint(
+        "/v1/sys/policy/{policy}",
+        read=policies.old_read,
+        write=policies.write,
+        delete=policies.delete,
+    ),
+    Endpoint("/v1/sys/wrapping/wrap", write=wrapping.wrap),
+    Endpoint("/v1/sys/wrapping/lookup", read=wrapping.lookup, write=wrapping.lookup, is_open=True),
+    Endpoint("/v1/sys/wrapping/unwrap", write=wrapping.unwrap, is_open=True),
+    Endpoint("/v1/sys/wrapping/rewrap", write=wrapping.rewrap, is_open=True),
+    Endpoint("/v1/auth/token/create", write=tokens.create),
+    Endpoint("/v1/auth/token/create-orphan", write=tokens.create_orphan),
+    Endpoint("/v1/auth/token/create/{role}", write=tokens.create_by_role),
+    Endpoint("/v1/auth/token/lookup", read=tokens.lookup, write=tokens.lookup),
+    Endpoint("/v1/auth/token/lookup-self", read=tokens.lookup_self, write=tokens.lookup_self),
+    Endpoint("/v1/auth/token/lookup-accessor", write=tokens.lookup_accessor),
+    Endpoint("/v1/auth/token/accessors", list=tokens.accessors, sudo=True),
+    Endpoint("/v1/auth/token/renew", write=tokens.renew),
+    Endpoint("/v1/auth/token/renew-self", write=tokens.renew_self),
+    Endpoint("/v1/auth/token/renew-accessor", write=tokens.renew_accessor),
+    Endpoint("/v1/auth/token/revoke", write=tokens.revoke),
+    Endpoint("/v1/auth/token/revoke-self", write=tokens.revoke_self),
+    Endpoint("/v1/auth/token/revoke-accessor", write=tokens.revoke_accessor),
+    Endpoint("/v1/auth/token/revoke-orphan", write=tokens.revoke_orphan, sudo=True),
+    Endpoint("/v1/auth/token/tidy", write=tokens.tidy),
+    Endpoint("/v1/auth/token/roles", list=tokens.roles),
+    Endpoint(
+        "/v1/auth/token/roles/{role}",
+        read=tokens.read_role,
+        write=tokens.write_role,
+        delete=tokens.delete_role,
+        exists=tokens.role_exists,
+    ),
+    Endpoint("/v1/sys/auth", read=mounts.index),
+    Endpoint("/v1/sys/auth/{path}/tune", read=mounts.read_tune, write=mounts.tune, sudo=True),
+    Endpoint(
+        "/v1/sys/auth/{path}",
+        read=mounts.read,
+        write=mounts.enable,
+        delete=mounts.disable,
+        sudo=True,
+    ),
+    Endpoint(
+        "/v1/auth/{mount}/config",
+        read=cloud.read_config,
+        write=cloud.write_config,
+        delete=cloud.remove_config,
+        exists=cloud.config_exists,
+    ),
+    Endpoint("/v1/auth/{mount}/role", list=cloud.list_roles, knows=()),
+    Endpoint(
+        "/v1/auth/{mount}/role/{name}",
+        read=cloud.read_role,
+        write=cloud.write_role,
+        delete=cloud.remove_role,
+        exists=cloud.role_exists,
+    ),
+    Endpoint("/v1/auth/{mount}/login", write=cloud.login, is_open=True, knows=FIELDS),
+    Endpoint("/v1/auth/{mount}/explain", write=cloud.explain),
+    Endpoint("/v1/auth/{mount}/rotate-root", write=cloud.rotate_secret),
+    Endpoint("/v1/auth/{mount}/rotation", read=cloud.read_rotation),
+    Endpoint("/v1/identity/entity/id", list=entities.index),
+    Endpoint(
+        "/v1/identity/entity/id/{entity}",
+        read=entities.read,
+        write=entities.change,
+        delete=entities.remove,
+    ),
+    Endpoint("/v1/identity/entity/name/{entity}", read=entities.read_by_name),
+    Endpoint("/v1/identity/lookup/entity", write=entities.look_up),
+    Endpoint("/v1/identity/oidc/config", read=oidc.read_config, write=oidc.write_config),
+    Endpoint("/v1/identity/oidc/key/{key}", read=oidc.read_key),
+    Endpoint(
+        "/v1/identity/oidc/.well-known/openid-configuration",
+        read=oidc.discovery,
+        is_open=True,
+        is_bare=True,
+    ),
+    Endpoint("/v1/identity/oidc/.well-known/keys", read=oidc.keys, is_open=True, is_bare=True),
+    *PUBLIC,
+)

@@ -1,0 +1,150 @@
+"""The description of the API, in OpenAPI 3.1, generated from the tables that answer requests."""
+
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from daemon.api.contract import CONTRACTS, Contract, Kind
+from daemon.api.plan import JobPlanRequest
+from daemon.jobs.register import JobRegisterRequest
+from daemon.web.late import original
+from daemon.web.request import Endpoint, Read, Route
+from storage.records.codec import Document
+from storage.records.job import SubmittedJob
+
+_HOLD_A_JOB = (JobRegisterRequest, JobPlanRequest)  # what is only validated may be anything
+_SCHEMAS = "#/components/schemas/"
+_BRACES = re.compile(r"\{(\w+)\}")
+_NO_WORD = re.compile(r"[^a-z0-9]+")
+_SOURCE = re.compile(r" \((golden|spec): [^)]*\)")  # of a docstring: for developers
+
+_ABOUT = (
+    "Names match in any case, unknown names are passed over, null means absent. PUT is accepted "
+    "wherever POST is. Errors are plain text; under /v1/sys, /v1/auth and /v1/identity an object "
+    "with a list of errors."
+)
+_EVERYWHERE = {"namespace": Kind.TEXT, "region": Kind.TEXT, "pretty": Kind.TEXT}
+_READING = {"stale": Kind.TEXT}
+_BLOCKING = {"index": Kind.NUMBER, "wait": Kind.TEXT}
+
+
+def describe(routes: Iterable[Route], endpoints: Iterable[Endpoint], version: str) -> Document:
+    """Return the description of everything in these tables."""
+    types = _Types()
+    paths: dict[str, Document] = {}
+    for route in routes:
+        for method in sorted(route.methods):
+            paths.setdefault(route.path, {})[method.lower()] = _operation(route, method, types)
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {}).update(_operations(endpoint))
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Steward", "version": version, "description": _ABOUT},
+        "paths": paths,
+        "components": {"schemas": types.components},
+    }
+
+
+class _Types:
+    """The schemas of all types in the table of contracts."""
+
+    def __init__(self) -> None:
+        contracts = CONTRACTS.values()
+        kinds = [one for contract in contracts for one in (contract.takes, contract.gives) if one]
+        schemas, self.components = msgspec.json.schema_components(
+            [SubmittedJob, *kinds],
+            schema_hook=lambda _: {"description": "any JSON value"},
+            ref_template=_SCHEMAS + "{name}",
+        )
+        self._schemas = dict(zip(map(repr, kinds), schemas[1:], strict=True))
+        # The codec checks the job of a request by this record, without making one of it.
+        job = {"anyOf": [{"$ref": f"{_SCHEMAS}SubmittedJob"}, {"type": "null"}]}
+        for record in _HOLD_A_JOB:
+            self.components[record.__name__]["properties"]["Job"] = job
+
+    def content(self, kind: object) -> Document:
+        """Return the content of a body of this type."""
+        return {"application/json": {"schema": self._schemas[repr(kind)]}}
+
+
+# ---- the jobs API -------------------------------------------------------------------------------
+
+
+def _operation(route: Route, method: str, types: _Types) -> Document:
+    handler = original(route.handler)
+    contract = CONTRACTS.get(handler, Contract())
+    query = {**contract.query, **_EVERYWHERE}
+    if isinstance(route, Read):
+        query |= {**_READING, **(_BLOCKING if route.watch else {})}
+    operation: Document = {
+        **_head(method, route.path, handler),
+        "parameters": [*_path_parameters(route.path), *_query_parameters(query)],
+        "responses": {
+            "200": _answer(contract, types),
+            "4XX": {"description": "What the caller did wrong, in plain text."},
+            "5XX": {"description": "What could not be done, in plain text."},
+        },
+    }
+    if method != "GET" and contract.takes is not None:
+        operation["requestBody"] = {
+            "required": contract.needs_body,
+            "content": types.content(contract.takes),
+        }
+    return operation
+
+
+def _head(method: str, path: str, handler: object) -> Document:
+    """Return what every operation begins with."""
+    about = (inspect.getdoc(handler) or "").partition("\n")[0]
+    return {
+        "summary": _SOURCE.sub("", about),
+        "operationId": f"{method.lower()}{_NO_WORD.sub('_', path)}".rstrip("_"),
+        "tags": [path.split("/")[2]],  # the noun: `job` of `/v1/job/{job_id}/plan`
+    }
+
+
+def _answer(contract: Contract, types: _Types) -> Document:
+    answer: Document = {"description": "It is done."}
+    if contract.gives is not None:
+        answer["content"] = types.content(contract.gives)
+    return answer
+
+
+def _path_parameters(path: str) -> list[Document]:
+    return [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _BRACES.findall(path)
+    ]
+
+
+def _query_parameters(query: Mapping[str, Kind]) -> list[Document]:
+    return [
+        {"name": name, "in": "query", "schema": {"type": kind.value}}
+        for name, kind in query.items()
+    ]
+
+
+# ---- the secrets side ---------------------------------------------------------------------------
+
+
+def _operations(endpoint: Endpoint) -> dict[str, Document]:
+    """Return what each method does; a list is a GET that asks for it."""
+    handlers = {
+        "GET": endpoint.read or endpoint.list,
+        "POST": endpoint.write,
+        "DELETE": endpoint.delete,
+    }
+    return {
+        method.lower(): {
+            **_head(method, endpoint.path, original(handler)),
+            "parameters": _path_parameters(endpoint.path),
+            "responses": {
+                "2XX": {"description": "It is done."},
+                "4XX": {"description": "What the caller did wrong, as a list of errors."},
+            },
+        }
+        for method, handler in handlers.items()
+        if handler is not None
+    }

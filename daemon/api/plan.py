@@ -1,0 +1,75 @@
+"""What a registration would do, without doing it."""
+
+from collections.abc import Mapping
+
+from daemon.api.jobs import check_right, surroundings
+from daemon.evals.dry_run import dry_run
+from daemon.jobs.register import check_place, complete
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import Malformed, Refused
+from storage.readers import Snapshot
+from storage.records.base import Record
+from storage.records.codec import JobDocument
+from storage.records.diff import JobDiff
+from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
+from storage.records.times import rfc3339
+
+
+class JobPlanRequest(Record, frozen=True, kw_only=True):
+    """The body of a plan (spec: Create Job Plan)."""
+
+    job: JobDocument | None = None
+    diff: bool = False
+    policy_override: bool = False
+    namespace: str = ""
+
+
+class JobPlanResponse(Record, frozen=True, kw_only=True):
+    """What would change, what the scheduler would do about it, and what would find no place."""
+
+    annotations: PlanAnnotations
+    failed_tg_allocs: Mapping[str, PlacementMetric] | None
+    job_modify_index: int
+    created_evals: list[Evaluation] | None
+    diff: JobDiff | None
+    next_periodic_launch: str | None
+    warnings: str
+    index: int
+
+
+async def plan(request: Request) -> Reply:
+    """Show what registering a job would do."""
+    parts, body = request.parts, request.decode(JobPlanRequest)
+    if body.job is None:
+        raise Malformed("Job must be specified")
+    if "ID" not in body.job:
+        raise Malformed("Job must have a valid ID")
+    if body.job["ID"] != request["job_id"]:
+        raise Malformed("Job ID does not match")
+    namespace = request.query.text("namespace") or body.namespace or None
+    check_right(request, body.job, namespace, override=body.policy_override)
+    around = surroundings(request)
+    job, findings = complete(body.job, namespace, around.region)
+    if job.region != around.region:
+        raise Refused("No path to region")
+    now = parts.clock.now()
+
+    def look(db: Snapshot) -> JobPlanResponse:
+        check_place(db, job, findings, around)
+        remarks = around.policies.check(job, override=body.policy_override)
+        outlook = dry_run(db, job, now=now, ids=parts.ids)
+        launch = outlook.next_launch
+        return JobPlanResponse(
+            annotations=outlook.annotations,
+            failed_tg_allocs=outlook.failed or None,
+            job_modify_index=outlook.index,
+            created_evals=outlook.evaluations or None,
+            diff=outlook.diff if body.diff else None,
+            next_periodic_launch=None if launch is None else rfc3339(launch),
+            warnings=findings.with_warnings(*remarks).warnings,
+            index=outlook.index,
+        )
+
+    response = parts.store.read(look)
+    return Reply(body=response, index=response.index)

@@ -1,0 +1,110 @@
+"""The counts of groups: how they stand, changing them, and the policies that bound them."""
+
+from collections import Counter
+
+import msgspec
+
+from daemon.api.cluster.operator import check_accepts
+from daemon.api.jobs import JobRegisterResponse, check_right
+from daemon.jobs.scale import ScalingRequest, scale_job
+from daemon.jobspec.filter import only_wanted
+from daemon.web import reply
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import NotFound
+from storage.queries import allocations, jobs, scaling
+from storage.readers import Snapshot
+from storage.records.allocation import Allocation, ClientStatus
+from storage.records.scaling import GroupScale, ScaleStatus, ScalingPolicyStub
+
+
+def status(request: Request, db: Snapshot) -> Reply:
+    """Show how the groups of a job stand (golden: scale, kind-*)."""
+    namespace, job_id = request.namespace, request["job_id"]
+    job = jobs.current(db, namespace, job_id)
+    if job is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    counted = [one for one in allocations.considered(db, namespace, job_id) if _counts(one)]
+    events = scaling.events(db, namespace, job_id)
+    body = ScaleStatus(
+        job_id=job_id,
+        namespace=namespace,
+        job_create_index=job.create_index,
+        job_modify_index=job.modify_index,
+        job_stopped=job.stop,
+        task_groups={
+            group.name: GroupScale(
+                desired=group.count,
+                events=events.get(group.name),
+                **_standing([one for one in counted if one.task_group == group.name]),
+            )
+            for group in job.task_groups or ()
+        },
+    )
+    newest = [event.create_index for group in events.values() for event in group[:1]]
+    highest = allocations.highest_index(db, namespace, job_id)
+    return reply.read(body, max(job.modify_index, highest, *newest))
+
+
+def _counts(allocation: Allocation) -> bool:
+    is_canary = allocation.health is not None and allocation.health.canary
+    return not allocation.terminal and not is_canary
+
+
+def _standing(found: list[Allocation]) -> dict[str, int]:
+    health = Counter(one.health.healthy for one in found if one.health is not None)
+    return {
+        "placed": len(found),
+        "running": sum(one.client_status == ClientStatus.RUNNING for one in found),
+        "healthy": health[True],
+        "unhealthy": health[False],
+    }
+
+
+async def scale(request: Request) -> Reply:
+    """Give a group another count, or keep a note why not."""
+    parts, body = request.parts, request.decode(ScalingRequest)
+    check_right(request, None, request.namespace, override=body.policy_override)
+    check_accepts(request)
+    done = await scale_job(
+        parts.store,
+        request.namespace,
+        request["job_id"],
+        body,
+        policies=parts.policies,
+        now=parts.clock.now(),
+        eval_id=next(parts.ids),
+    )
+    response = JobRegisterResponse(
+        eval_id=done.eval_id,
+        eval_create_index=done.eval_create_index,
+        job_modify_index=done.job_modify_index,
+        warnings=done.warnings,
+        index=done.index,
+        known_leader=True,
+    )
+    return Reply(body=response, index=done.index)
+
+
+def policies(request: Request, db: Snapshot) -> Reply:
+    """List scaling policies by id, without their bounds."""
+    query = request.query
+    prefix, kind = query.text("prefix"), query.text("type")
+    stubs = [
+        msgspec.convert(one, ScalingPolicyStub, from_attributes=True)
+        for one in scaling.policies(db, request.namespace, query.text("job"))
+        if one.id.startswith(prefix)
+        and kind in ("", one.type)
+        and request.sees(one.target["Namespace"])
+    ]
+    stubs = only_wanted(stubs, query.text("filter"), ScalingPolicyStub)
+    return reply.read(stubs, db.table_index("scaling_policies"))
+
+
+def policy(request: Request, db: Snapshot) -> Reply:
+    """Show a scaling policy."""
+    for one in scaling.policies(db):
+        if one.id == request["policy_id"]:
+            request.require(one.target["Namespace"])
+            return reply.read(one, one.modify_index)
+    raise NotFound("policy not found", index=db.table_index("scaling_policies"))

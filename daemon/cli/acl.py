@@ -1,0 +1,341 @@
+"""`acl …`: the first token, and policies, tokens and roles of the jobs side."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from daemon.cli.client import Answer, Client, segment
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from daemon.cli.text import moment_of
+from storage.errors import Invalid
+from storage.records.acl import AclRole
+from storage.records.acl_views import PolicyStub, TokenStub, WholePolicy, WholeToken
+
+_POLICIES = click.option("--policy", "policies", multiple=True, help="Policy; repeatable.")
+_ROLES = click.option("--role-name", "roles", multiple=True, help="Role; repeatable.")
+_ROLE_IDS = click.option("--role-id", "role_ids", multiple=True, help="Role by id; repeatable.")
+_NAME = click.option("--name", default="", help="Name, for people.")
+_DESCRIPTION = click.option("--description", default="", help="What it is for.")
+
+
+def read_text(source: str) -> str:
+    """Return the text of a file, or of standard input for `-`. Raises `Invalid`."""
+    if source == "-":
+        return sys.stdin.read()
+    try:
+        return Path(source).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"cannot read {source}: {error}") from None
+
+
+# ---- the first token -------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file", default="", metavar="[FILE]")
+@shown
+@connected
+def bootstrap(client: Client, screen: Screen, file: str) -> None:
+    """Make the first management token; FILE (-: standard input) holds its secret, a UUID."""
+    body = {"BootstrapSecret": read_text(file).strip()} if file else None
+    _show_token(screen, client.send("POST", "/v1/acl/bootstrap", body))
+
+
+# ---- policies --------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("name")
+@click.argument("file")
+@_DESCRIPTION
+@shown
+@connected
+def policy_apply(client: Client, screen: Screen, name: str, file: str, *, description: str) -> None:
+    """Make the policy NAME, or change it, from the rules in FILE (-: standard input)."""
+    body = {"Name": name, "Description": description, "Rules": read_text(file)}
+    client.send("POST", f"/v1/acl/policy/{segment(name)}", body)
+    screen.line(f"policy {name} is written")
+
+
+@click.command()
+@shown
+@connected
+def policy_list(client: Client, screen: Screen) -> None:
+    """List the policies."""
+    answer = client.read("/v1/acl/policies")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    rows = [[one.name, one.description] for one in answer.decode(list[PolicyStub])]
+    screen.table(["Name", "Description"], rows)
+
+
+@click.command()
+@click.argument("name")
+@shown
+@connected
+def policy_info(client: Client, screen: Screen, name: str) -> None:
+    """Show the policy NAME."""
+    answer = client.read(f"/v1/acl/policy/{segment(name)}")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(WholePolicy)
+    screen.facts([("Name", found.name), ("Description", found.description)])
+    screen.title("Rules")
+    screen.line(found.rules.rstrip("\n"))
+
+
+@click.command()
+@click.argument("name")
+@shown
+@connected
+def policy_delete(client: Client, screen: Screen, name: str) -> None:
+    """Remove the policy NAME."""
+    client.send("DELETE", f"/v1/acl/policy/{segment(name)}")
+    screen.line(f"policy {name} is gone")
+
+
+# ---- tokens ----------------------------------------------------------------------------------
+
+
+@click.command()
+@_NAME
+@click.option("--type", "kind", default="client", help="client or management.")
+@click.option("--global", "is_global", is_flag=True, help="Valid in all regions.")
+@click.option("--ttl", default="", metavar="SPAN", help="How long it lives: 1h30m.")
+@_POLICIES
+@_ROLES
+@_ROLE_IDS
+@shown
+@connected
+def token_create(  # what a token is made of
+    client: Client,
+    screen: Screen,
+    *,
+    name: str,
+    kind: str,
+    is_global: bool,
+    ttl: str,
+    policies: Sequence[str],
+    roles: Sequence[str],
+    role_ids: Sequence[str],
+) -> None:
+    """Make a token; its secret is shown this once."""
+    body = {"Name": name, "Type": kind, "Global": is_global, "Policies": list(policies)}
+    links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
+    answer = client.send("POST", "/v1/acl/token", {**body, "Roles": links, "ExpirationTTL": ttl})
+    _show_token(screen, answer)
+
+
+@click.command()
+@shown
+@connected
+def token_list(client: Client, screen: Screen) -> None:
+    """List the tokens of both APIs."""
+    answer = client.read("/v1/acl/tokens")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.table(
+        ["Accessor", "Name", "Type", "Policies", "Expires"],
+        [
+            [
+                one.accessor_id,
+                one.name,
+                one.type,
+                ", ".join(one.policies or ()),
+                moment_of(one.expiration_time),
+            ]
+            for one in answer.decode(list[TokenStub])
+        ],
+    )
+
+
+@click.command()
+@click.argument("accessor")
+@shown
+@connected
+def token_info(client: Client, screen: Screen, accessor: str) -> None:
+    """Show the token of ACCESSOR."""
+    _show_token(screen, client.read(f"/v1/acl/token/{segment(accessor)}"))
+
+
+@click.command()
+@shown
+@connected
+def token_self(client: Client, screen: Screen) -> None:
+    """Show the token that is used."""
+    _show_token(screen, client.read("/v1/acl/token/self"))
+
+
+@click.command()
+@click.argument("accessor")
+@_NAME
+@_POLICIES
+@_ROLES
+@_ROLE_IDS
+@shown
+@connected
+def token_update(
+    client: Client,
+    screen: Screen,
+    accessor: str,
+    *,
+    name: str,
+    policies: Sequence[str],
+    roles: Sequence[str],
+    role_ids: Sequence[str],
+) -> None:
+    """Change the token of ACCESSOR; what is not named stays."""
+    path = f"/v1/acl/token/{segment(accessor)}"
+    before = client.fetch(path, WholeToken)
+    links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
+    kept = [{"ID": one.id} for one in before.roles or ()]
+    body = {
+        "AccessorID": accessor,
+        "Name": name or before.name,
+        "Type": before.type,
+        "Global": before.global_,
+        "Policies": list(policies) or list(before.policies or ()),
+        "Roles": links or kept,
+    }
+    _show_token(screen, client.send("POST", path, body))
+
+
+@click.command()
+@click.argument("accessor")
+@shown
+@connected
+def token_delete(client: Client, screen: Screen, accessor: str) -> None:
+    """End the token of ACCESSOR."""
+    client.send("DELETE", f"/v1/acl/token/{segment(accessor)}")
+    screen.line(f"token {accessor} has ended")
+
+
+def _show_token(screen: Screen, answer: Answer) -> None:
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    token = answer.decode(WholeToken)
+    screen.facts(
+        [
+            ("Accessor ID", token.accessor_id),
+            ("Secret ID", token.secret_id or "not shown again"),
+            ("Name", token.name),
+            ("Type", token.type),
+            ("Global", str(token.global_).lower()),
+            ("Create Time", moment_of(token.create_time)),
+            ("Expiry Time", moment_of(token.expiration_time)),
+            ("Policies", ", ".join(token.policies or ())),
+            ("Roles", ", ".join(role.name for role in token.roles or ())),
+        ]
+    )
+
+
+# ---- roles -----------------------------------------------------------------------------------
+
+
+@click.command()
+@_NAME
+@_DESCRIPTION
+@_POLICIES
+@shown
+@connected
+def role_create(
+    client: Client, screen: Screen, *, name: str, description: str, policies: Sequence[str]
+) -> None:
+    """Make a role: a name for a set of policies."""
+    links = [{"Name": one} for one in policies]
+    body = {"Name": name, "Description": description, "Policies": links}
+    _show_role(screen, client.send("POST", "/v1/acl/role", body))
+
+
+@click.command()
+@click.argument("role_id", metavar="ROLE")
+@_NAME
+@_DESCRIPTION
+@_POLICIES
+@shown
+@connected
+def role_update(
+    client: Client,
+    screen: Screen,
+    role_id: str,
+    *,
+    name: str,
+    description: str,
+    policies: Sequence[str],
+) -> None:
+    """Change the role with the id or name ROLE; what is not named stays."""
+    before = _find_role(client, role_id).decode(AclRole)
+    body = {
+        "ID": before.id,
+        "Name": name or before.name,
+        "Description": description or before.description,
+        "Policies": [{"Name": one} for one in policies] or before.policies,
+    }
+    _show_role(screen, client.send("POST", f"/v1/acl/role/{segment(before.id)}", body))
+
+
+@click.command()
+@shown
+@connected
+def role_list(client: Client, screen: Screen) -> None:
+    """List the roles."""
+    answer = client.read("/v1/acl/roles")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    rows = [
+        [one.id, one.name, ", ".join(link.name for link in one.policies or ()), one.description]
+        for one in answer.decode(list[AclRole])
+    ]
+    screen.table(["ID", "Name", "Policies", "Description"], rows)
+
+
+@click.command()
+@click.argument("role_id", metavar="ROLE")
+@shown
+@connected
+def role_info(client: Client, screen: Screen, role_id: str) -> None:
+    """Show the role with the id or name ROLE."""
+    _show_role(screen, _find_role(client, role_id))
+
+
+@click.command()
+@click.argument("role_id", metavar="ROLE")
+@shown
+@connected
+def role_delete(client: Client, screen: Screen, role_id: str) -> None:
+    """Remove the role with the id or name ROLE."""
+    found = _find_role(client, role_id).decode(AclRole)
+    client.send("DELETE", f"/v1/acl/role/{segment(found.id)}")
+    screen.line(f"role {found.name} is gone")
+
+
+_ID_LENGTH = 36
+
+
+def _find_role(client: Client, role_id: str) -> Answer:
+    by_id = len(role_id) == _ID_LENGTH and role_id.count("-") == 4
+    below = segment(role_id) if by_id else f"name/{segment(role_id)}"
+    return client.read(f"/v1/acl/role/{below}")
+
+
+def _show_role(screen: Screen, answer: Answer) -> None:
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    role = answer.decode(AclRole)
+    screen.facts(
+        [
+            ("ID", role.id),
+            ("Name", role.name),
+            ("Description", role.description),
+            ("Policies", ", ".join(link.name for link in role.policies or ())),
+        ]
+    )

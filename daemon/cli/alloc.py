@@ -1,0 +1,157 @@
+"""`alloc status`: all allocations, or one with its tasks, what they hold and what happened to them."""
+
+import time
+
+import click
+
+from daemon.cli import resolve
+from daemon.cli.answers import AllocationLine, ShownAllocation
+from daemon.cli.client import Client, decode, segment
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from daemon.cli.status import show_allocations
+from daemon.cli.text import ago, moment, moment_of
+from storage.records.allocation import TaskStateWithEvents
+from storage.records.job import Job
+from storage.records.node import Node
+
+
+@click.command()
+@click.argument("alloc_id", metavar="[ALLOCATION]", required=False)
+@click.option("--short", "brief", is_flag=True, help="Without the events of its tasks.")
+@shown
+@connected
+def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool) -> None:
+    """List the allocations, or show ALLOCATION; the beginning of its identifier is enough."""
+    if alloc_id is None:
+        _list(client, screen)
+        return
+    allocation = resolve.allocation(client, alloc_id)
+    if screen.wants_document:
+        screen.document(client.read(f"/v1/allocation/{segment(allocation.id)}").body)
+        return
+    show_overview(screen, allocation)
+    show_ports(screen, allocation)
+    for name, state in sorted((allocation.task_states or {}).items()):
+        show_task(screen, allocation, name, state, brief=brief)
+    show_limits(screen, client.fetch(f"/v1/node/{segment(allocation.node_id)}", Node), allocation)
+    screen.hint(f"See what it prints with: steward logs -f {screen.short(allocation.id)}")
+
+
+def _list(client: Client, screen: Screen) -> None:
+    answer = client.read("/v1/allocations")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    show_allocations(screen, answer.decode(list[AllocationLine]))
+
+
+def show_overview(screen: Screen, allocation: ShownAllocation) -> None:
+    """Print what an allocation is and what became of it."""
+    now = time.time_ns()
+    pairs = [
+        ("ID", allocation.id),
+        ("Eval ID", screen.short(allocation.eval_id)),
+        ("Name", allocation.name),
+        ("Node ID", screen.short(allocation.node_id)),
+        ("Node Name", allocation.node_name),
+        ("Job ID", allocation.job_id),
+        ("Task Group", allocation.task_group),
+        ("Client Status", allocation.client_status),
+        ("Client Description", allocation.client_description),
+        ("Desired Status", allocation.desired_status),
+        ("Desired Description", allocation.desired_description),
+        ("Created", ago(allocation.create_time, now)),
+        ("Modified", ago(allocation.modify_time, now)),
+    ]
+    screen.facts([*pairs, *_links(screen, allocation)])
+
+
+def _links(screen: Screen, allocation: ShownAllocation) -> list[tuple[str, str]]:
+    """Return what an allocation has to do with others, as far as it has."""
+    pairs = []
+    if allocation.deployment_id:
+        health = allocation.deployment_status
+        known = health.healthy if health else None
+        words = {None: "unset", True: "healthy", False: "unhealthy"}
+        pairs.append(("Deployment ID", screen.short(allocation.deployment_id)))
+        pairs.append(("Deployment Health", words[known]))
+    if allocation.previous_allocation:
+        pairs.append(("Previous Alloc ID", screen.short(allocation.previous_allocation)))
+    if allocation.next_allocation:
+        pairs.append(("Replacement Alloc ID", screen.short(allocation.next_allocation)))
+    if allocation.followup_eval_id and not allocation.next_allocation:
+        pairs.append(("Tried Again By", f"eval {screen.short(allocation.followup_eval_id)}"))
+    return pairs
+
+
+def show_ports(screen: Screen, allocation: ShownAllocation) -> None:
+    """Print the ports that an allocation holds."""
+    ports = allocation.allocated_resources.shared.ports
+    if not ports:
+        return
+    screen.title("Allocation Addresses")
+    screen.table(
+        ["Label", "Address"], [[port.label, f"{port.host_ip}:{port.value}"] for port in ports]
+    )
+
+
+def show_task(
+    screen: Screen,
+    allocation: ShownAllocation,
+    name: str,
+    state: TaskStateWithEvents,
+    *,
+    brief: bool,
+) -> None:
+    """Print what a task does, what it holds, and what happened to it, newest first."""
+    failed = " (failed)" if state.failed else ""
+    screen.title(f'Task "{name}" is "{state.state}"{failed}')
+    held = allocation.allocated_resources.tasks.get(name)
+    if held is not None:
+        disk = allocation.allocated_resources.shared.disk_mb
+        screen.table(
+            ["CPU", "Memory", "Disk"],
+            [[f"{held.cpu.cpu_shares} MHz", f"{held.memory.memory_mb} MiB", f"{disk} MiB"]],
+        )
+    screen.facts(
+        [
+            ("Started At", moment_of(state.started_at)),
+            ("Finished At", moment_of(state.finished_at)),
+            ("Total Restarts", str(state.restarts)),
+            ("Last Restart", moment_of(state.last_restart)),
+        ]
+    )
+    if brief or not state.events:
+        return
+    screen.line()
+    screen.table(
+        ["Time", "Type", "Description"],
+        [
+            [moment(event.time), event.type, event.display_message]
+            for event in reversed(state.events)
+        ],
+    )
+
+
+def show_limits(screen: Screen, node: Node, allocation: ShownAllocation) -> None:
+    """Print what the drivers of its tasks do not guarantee on this node."""
+    if bytes(allocation.job) == b"null":  # its version was purged
+        return
+    group = decode(bytes(allocation.job), Job).group(allocation.task_group)
+    drivers = sorted({task.driver for task in (group.tasks if group else None) or ()})
+    lines = [line for driver in drivers for line in unenforced(node, driver)]
+    if lines:
+        screen.title("Not Enforced Here")
+        for line in lines:
+            screen.line(line)
+
+
+def unenforced(node: Node, driver: str) -> list[str]:
+    """Return what a driver does not guarantee on a node, a line for each limit."""
+    prefix = f"driver.{driver}.unenforced."
+    return [
+        f"{name.removeprefix(prefix)}: {reason}"
+        for name, reason in sorted(node.attributes.items())
+        if name.startswith(prefix)
+    ]

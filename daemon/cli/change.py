@@ -1,0 +1,107 @@
+"""`job scale` and `job eval`: changes of a running job, followed until the scheduler has seen to them."""
+
+import click
+import msgspec
+
+from daemon.cli import resolve
+from daemon.cli.answers import Registered
+from daemon.cli.client import Answer, Client, segment
+from daemon.cli.follow import Ending, follow_run
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from daemon.cli.run import EXIT_INTERRUPTED
+from storage.errors import Invalid
+from storage.records.job import Job
+
+DETACH = click.option("--detach", is_flag=True, help="Do not wait for what comes of it.")
+_REASON = "submitted with the command line"
+
+
+@click.command()
+@click.argument("job_id", metavar="JOB")
+@click.argument("words", metavar="[GROUP] COUNT", nargs=-1, required=True)
+@click.option("--message", default=_REASON, metavar="TEXT", help="Why; kept with the event.")
+@click.option("--check-index", type=int, metavar="N", help="Refuse if the job is not at index N.")
+@DETACH
+@shown
+@connected
+def scale(
+    client: Client,
+    screen: Screen,
+    job_id: str,
+    words: tuple[str, ...],
+    *,
+    message: str,
+    check_index: int | None,
+    detach: bool,
+) -> int:
+    """Give GROUP of JOB another COUNT; a job with one group needs no GROUP."""
+    line = resolve.job(client, job_id)
+    path = f"/v1/job/{segment(line.id)}"
+    group, count = _target(client, path, line.namespace, words)
+    body: dict[str, object] = {"Target": {"Group": group}, "Count": count, "Message": message}
+    if check_index is not None:
+        body |= {"EnforceIndex": True, "JobModifyIndex": check_index}
+    answer = client.send("POST", f"{path}/scale", body, namespace=line.namespace)
+    return followed(client, screen, answer, line.id, detach=detach)
+
+
+def _target(client: Client, path: str, namespace: str, words: tuple[str, ...]) -> tuple[str, int]:
+    """Return the group and the count that are meant. Raises `Invalid`."""
+    *named, number = words
+    if not number.isdecimal() or len(named) > 1:
+        raise Invalid(f"{' '.join(words)!r} is not [GROUP] COUNT: give a group and a number")
+    if named:
+        return named[0], int(number)
+    job = client.fetch(path, Job, namespace=namespace)
+    groups = [group.name for group in job.task_groups or ()]
+    if len(groups) != 1:
+        raise Invalid(f'job "{job.id}" has several groups, name one: {", ".join(groups)}')
+    return groups[0], int(number)
+
+
+@click.command("eval")
+@click.argument("job_id", metavar="JOB")
+@click.option("--force-reschedule", is_flag=True, help="Place failed allocations again at once.")
+@DETACH
+@shown
+@connected
+def evaluate(
+    client: Client, screen: Screen, job_id: str, *, force_reschedule: bool, detach: bool
+) -> int:
+    """Have the scheduler look at JOB again."""
+    line = resolve.job(client, job_id)
+    body = {"JobID": line.id, "EvalOptions": {"ForceReschedule": force_reschedule}}
+    path = f"/v1/job/{segment(line.id)}/evaluate"
+    answer = client.send("POST", path, body, namespace=line.namespace)
+    return followed(client, screen, answer, line.id, detach=detach)
+
+
+def followed(client: Client, screen: Screen, answer: Answer, job_id: str, *, detach: bool) -> int:
+    """Follow the evaluation that an answer names until what it placed runs; return the exit status."""
+    registered = answer.decode(Registered)
+    if registered.warnings:
+        screen.warn(registered.warnings.rstrip())
+    if detach or not registered.eval_id:
+        if screen.wants_document:
+            screen.document(answer.body)
+        else:
+            screen.line(f'job "{job_id}": evaluation {registered.eval_id or "not needed"}')
+        return 0
+    try:
+        with screen.progress() as progress:
+            ending = follow_run(client, progress, registered.eval_id)
+    except KeyboardInterrupt:
+        screen.warn("\nno longer following; it goes on, see: steward job status")
+        return EXIT_INTERRUPTED
+    show_ending(screen, answer, job_id, ending)
+    return ending.status
+
+
+def show_ending(screen: Screen, answer: Answer, job_id: str, ending: Ending) -> None:
+    """Print how a following ended."""
+    if not screen.wants_document:
+        screen.line(f'job "{job_id}": {ending.words}')
+        return
+    shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
+    screen.document(msgspec.json.encode({**answer.decode(dict[str, object]), **shown}))

@@ -1,0 +1,110 @@
+"""`operator debug`: what helps others to see what is wrong, in one file, without secrets.
+
+Definitions of jobs and values of variables stay out. From what goes in is removed what is called
+like a secret, and names and passwords in addresses.
+"""
+
+import io
+import re
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import msgspec
+
+from daemon.cli.client import Client, Rejected
+from daemon.cli.options import connected
+from daemon.version import VERSION
+from storage.errors import Invalid
+
+_REMOVED = "(removed)"
+_SECRET_NAMES = re.compile(r"secret|token|password|passphrase|credential", re.IGNORECASE)
+_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_LISTS = {"namespace": "*"}
+# File in the bundle -> what it holds.
+_QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "agent.json": ("/v1/agent/self", {}),
+    "health.json": ("/v1/agent/health", {}),
+    "members.json": ("/v1/agent/members", {}),
+    "nodes.json": ("/v1/nodes", {"resources": "true"}),
+    "machine.json": ("/v1/client/stats", {}),
+    "jobs.json": ("/v1/jobs", _LISTS),
+    "evaluations.json": ("/v1/evaluations", _LISTS),
+    "allocations.json": ("/v1/allocations", _LISTS),
+    "deployments.json": ("/v1/deployments", _LISTS),
+    "services.json": ("/v1/services", _LISTS),
+    "namespaces.json": ("/v1/namespaces", {}),
+    "scaling-policies.json": ("/v1/scaling/policies", _LISTS),
+    "scheduler.json": ("/v1/operator/scheduler/configuration", {}),
+    "autopilot.json": ("/v1/operator/autopilot/health", {}),
+    "metrics.json": ("/v1/metrics", {}),
+}
+
+
+@click.command()
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="The file to write [default: steward-debug-TIME.tar.gz].",
+)
+@click.option("--duration", default="2s", show_default=True, help="How long to follow the log.")
+@click.option("--log-level", default="debug", show_default=True, help="Of the log.")
+@connected
+def debug(client: Client, *, output: Path | None, duration: str, log_level: str) -> None:
+    """Write what helps to find a fault into one file, without secrets.
+
+    What the token may not see is left out; the file says so.
+    """
+    stamp = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
+    target = output or Path(f"steward-debug-{stamp}.tar.gz")
+    contents = list(_contents(client, duration, log_level))
+    try:
+        with target.open("xb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
+            for name, content in contents:
+                entry = tarfile.TarInfo(f"{target.name.removesuffix('.tar.gz')}/{name}")
+                entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+                bundle.addfile(entry, io.BytesIO(content))
+    except FileExistsError:
+        raise Invalid(f"{target} exists already: name another file with -output") from None
+    except OSError as error:
+        raise Invalid(f"cannot write {target}: {error.strerror}") from error
+    click.echo(f"wrote {target}")
+
+
+def _contents(client: Client, duration: str, log_level: str) -> Iterator[tuple[str, bytes]]:
+    yield "version.txt", f"{VERSION}\n".encode()
+    for name, (path, query) in _QUESTIONS.items():
+        yield name, _answer(client, path, query)
+    query = {"log_level": log_level, "plain": "true", "duration": duration}
+    yield "log.txt", _LOGIN.sub("", _log(client, query)).encode()
+
+
+def _answer(client: Client, path: str, query: dict[str, str]) -> bytes:
+    try:
+        body = client.read(path, **query).body
+    except Rejected as error:
+        return msgspec.json.encode({"left out": str(error)})
+    return msgspec.json.format(msgspec.json.encode(without_secrets(msgspec.json.decode(body))))
+
+
+def _log(client: Client, query: dict[str, str]) -> str:
+    try:
+        with client.stream("/v1/agent/monitor", **query) as pieces:
+            return b"".join(pieces).decode(errors="replace")
+    except Rejected as error:
+        return f"left out: {error}\n"
+
+
+def without_secrets(value: object, name: str = "") -> object:
+    """Return a document in which nothing stands that is called like a secret."""
+    if isinstance(value, dict):
+        return {key: without_secrets(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [without_secrets(inner, name) for inner in value]
+    if not isinstance(value, str):
+        return value
+    if value and _SECRET_NAMES.search(name):
+        return _REMOVED
+    return _LOGIN.sub("", value)

@@ -1,0 +1,34 @@
+"""`identity export`: the two documents that a directory must be able to read, for static hosting."""
+
+from pathlib import Path
+
+import click
+
+from daemon.cli.client import Client
+from daemon.cli.options import connected
+from storage.errors import Invalid
+
+_PLUGINS = "/v1/identity/oidc/plugins/.well-known"
+_DOCUMENTS = ("openid-configuration", "keys")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path))
+@connected
+def export(client: Client, directory: Path) -> None:
+    """Write the public documents of the daemon's own issuer below DIRECTORY.
+
+    Serve DIRECTORY at the address that `identity/oidc/config` names, as application/json, and
+    write it again at least once a day: new keys are published a day before they sign.
+    """
+    for name in _DOCUMENTS:
+        target = directory / _PLUGINS.strip("/") / name
+        body = client.read(f"{_PLUGINS}/{name}").body
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.with_name(f".{name}.new")
+            beside.write_bytes(body)
+            beside.replace(target)
+        except OSError as error:
+            raise Invalid(f"cannot write {target}: {error.strerror}") from error
+        click.echo(target)

@@ -1,0 +1,101 @@
+"""What the machine's cloud says about the machine: its identity token, and where it is."""
+
+import http.client
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+from daemon.cli.client import decode
+from storage.errors import Invalid, StewardError
+
+USUAL = "http://169.254.169.254"
+DEV = "http://127.0.0.1:4670"  # of a development daemon's own small cloud
+_TIMEOUT = 10.0  # seconds
+_TOKEN_VERSION = "2018-02-01"  # noqa: S105  # of an interface
+_INSTANCE_VERSION = "2017-08-01"
+_MOST = 1024 * 1024  # bytes of an answer
+
+
+class NoMetadata(StewardError):
+    """There is no metadata service, or it refuses."""
+
+
+class _Token(msgspec.Struct, frozen=True):
+    access_token: str
+
+
+class Machine(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a machine is; the set that it belongs to is empty when it belongs to none."""
+
+    subscription_id: str = ""
+    resource_group_name: str = ""
+    name: str = ""
+    vm_scale_set_name: str = ""
+
+
+class _Instance(msgspec.Struct, frozen=True):
+    compute: Machine = Machine()
+
+
+class Metadata:
+    """Asks the metadata service. Raises `NoMetadata`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def token(self, resource: str, identity: str = "") -> str:
+        """Return a token of the machine's identity, of the named one if it has several."""
+        query = {"api-version": _TOKEN_VERSION, "resource": resource}
+        if identity:
+            query["msi_res_id" if "/" in identity else "client_id"] = identity
+        body = self._asked("/metadata/identity/oauth2/token", query)
+        return decode(body, _Token).access_token
+
+    def machine(self) -> Machine:
+        """Return where the machine is."""
+        body = self._asked("/metadata/instance", {"api-version": _INSTANCE_VERSION})
+        return decode(body, _Instance).compute
+
+    def _asked(self, path: str, query: dict[str, str]) -> bytes:
+        target = urlsplit(self._url)
+        if target.scheme != "http" or not target.hostname:
+            raise Invalid(f"metadata service {self._url!r}: write it as http://HOST:PORT")
+        connection = http.client.HTTPConnection(
+            target.hostname, target.port or 80, timeout=_TIMEOUT
+        )
+        try:
+            connection.request("GET", f"{path}?{urlencode(query)}", headers={"Metadata": "true"})
+            answer = connection.getresponse()
+            body = answer.read(_MOST)
+        except (OSError, http.client.HTTPException) as error:
+            raise NoMetadata(
+                f"no metadata service at {self._url}: {error or type(error).__name__}; is this a "
+                "machine of the cloud? else give a token with --jwt-file"
+            ) from error
+        finally:
+            connection.close()
+        if answer.status != http.client.OK:
+            said = body.decode(errors="replace").strip()[:500]
+            raise NoMetadata(f"the metadata service at {self._url} refuses: {said}")
+        return body
+
+
+def usual(address: str, given: str) -> Metadata:
+    """Return the metadata service: the one that is given, a development daemon's, or the cloud's."""
+    if given:
+        return Metadata(given)
+    if urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1") and _listens(DEV):
+        return Metadata(DEV)
+    return Metadata(USUAL)
+
+
+def _listens(url: str) -> bool:
+    target = urlsplit(url)
+    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=1.0)
+    try:
+        connection.connect()
+    except OSError:
+        return False
+    finally:
+        connection.close()
+    return True

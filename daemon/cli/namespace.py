@@ -1,0 +1,128 @@
+"""`namespace`: keep the jobs of different people apart."""
+
+from collections.abc import Mapping
+
+import click
+import msgspec
+
+from daemon.cli.client import Answer, Client, Rejected, segment
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from storage.errors import Invalid
+from storage.records.namespace import Namespace, NamespaceCapabilities
+
+_LISTS = ("enabled_task_drivers", "disabled_task_drivers")
+_NOT_FOUND = 404
+
+
+@click.command()
+@click.argument("name")
+@click.option("--description", help="What it is for.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Meta data; replaces all.")
+@click.option("--enable-driver", multiple=True, metavar="DRIVER", help="Allow these drivers only.")
+@click.option("--disable-driver", multiple=True, metavar="DRIVER", help="Allow all but these.")
+@shown
+@connected
+def apply(
+    client: Client,
+    screen: Screen,
+    name: str,
+    *,
+    description: str | None,
+    meta: tuple[str, ...],
+    enable_driver: tuple[str, ...],
+    disable_driver: tuple[str, ...],
+) -> None:
+    """Create the namespace NAME, or change what is said of it."""
+    wanted = _present(client, name) or Namespace(name=name)
+    if description is not None:
+        wanted = msgspec.structs.replace(wanted, description=description)
+    if meta:
+        wanted = msgspec.structs.replace(wanted, meta=_pairs(meta))
+    limits = wanted.capabilities or NamespaceCapabilities()
+    for field, given in zip(_LISTS, (enable_driver, disable_driver), strict=True):
+        if given:
+            limits = msgspec.structs.replace(limits, **{field: list(given)})
+            wanted = msgspec.structs.replace(wanted, capabilities=limits)
+    client.send("PUT", f"/v1/namespace/{segment(name)}", wanted)
+    if screen.wants_document:
+        screen.document(_read(client, name).body)
+        return
+    screen.line(f'namespace "{name}" is applied')
+
+
+@click.command()
+@click.argument("name")
+@connected
+def delete(client: Client, name: str) -> None:
+    """Remove the namespace NAME, in which nothing may live any more."""
+    client.send("DELETE", f"/v1/namespace/{segment(name)}")
+    click.echo(f'namespace "{name}" is removed')
+
+
+@click.command()
+@click.argument("name")
+@shown
+@connected
+def inspect(client: Client, screen: Screen, name: str) -> None:
+    """Print the namespace NAME as the daemon has it."""
+    screen.document(_read(client, name).body)
+
+
+@click.command(name="list")
+@shown
+@connected
+def index(client: Client, screen: Screen) -> None:
+    """List the namespaces."""
+    answer = client.read("/v1/namespaces")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(list[Namespace])
+    screen.table(["Name", "Description"], [[one.name, one.description] for one in found])
+
+
+@click.command()
+@click.argument("name")
+@shown
+@connected
+def status(client: Client, screen: Screen, name: str) -> None:
+    """Show the namespace NAME."""
+    answer = _read(client, name)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(Namespace)
+    limits = found.capabilities or NamespaceCapabilities()
+    screen.facts(
+        [
+            ("Name", found.name),
+            ("Description", found.description),
+            ("Enabled Drivers", ", ".join(limits.enabled_task_drivers or ["*"])),
+            ("Disabled Drivers", ", ".join(limits.disabled_task_drivers or ())),
+        ]
+    )
+    if found.meta:
+        screen.title("Metadata")
+        screen.facts(sorted(found.meta.items()))
+
+
+def _read(client: Client, name: str) -> Answer:
+    return client.read(f"/v1/namespace/{segment(name)}")
+
+
+def _present(client: Client, name: str) -> Namespace | None:
+    try:
+        return _read(client, name).decode(Namespace)
+    except Rejected as error:
+        if error.status != _NOT_FOUND:
+            raise
+        return None
+
+
+def _pairs(texts: tuple[str, ...]) -> Mapping[str, str]:
+    """Return `key=value` texts as a map. Raises `Invalid`."""
+    for text in texts:
+        if "=" not in text:
+            raise Invalid(f"--meta {text!r} is not of the form KEY=VALUE")
+    return dict(text.split("=", 1) for text in texts)

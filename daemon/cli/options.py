@@ -1,0 +1,143 @@
+"""Options that many commands share, and what they become: a client and a screen.
+
+Every setting of the connection comes from its option, else from `STEWARD_...`, else from the
+peer's variable `NOMAD_...`.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import wraps
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from daemon.cli.client import Client, Connection
+from daemon.cli.output import Screen, Wishes
+from daemon.cli.secret import find_token
+
+DEFAULT_ADDRESS = "http://127.0.0.1:4646"
+# Where operators of this machine need no token.
+SOCKET = "/run/steward/steward.sock"
+
+# What click calls: anything in, an exit status (None: 0) out.
+Command = Callable[..., int | None]
+
+
+def variables(name: str) -> list[str]:
+    """Return the variables that may hold a setting, first choice first."""
+    return [f"STEWARD_{name}", f"NOMAD_{name}"]
+
+
+def _setting(
+    flag: str, variable: str, about: str, *, default: str | None = "", is_flag: bool = False
+) -> Callable[[Command], Command]:
+    return click.option(
+        flag,
+        envvar=variables(variable),
+        help=f"{about} [env: STEWARD_{variable}]",
+        default=False if is_flag else default,
+        is_flag=is_flag,
+    )
+
+
+_CONNECTION = (
+    _setting("--address", "ADDR", "Address of the daemon."),
+    _setting("--token", "TOKEN", "Secret of the token to use; -: asked for."),
+    _setting("--namespace", "NAMESPACE", "Namespace; * means all in lists."),
+    _setting("--region", "REGION", "Region."),
+    _setting("--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy before it."),
+    _setting("--ca-cert", "CACERT", "File of the authority to trust."),
+    _setting("--ca-path", "CAPATH", "Directory of authorities to trust."),
+    _setting("--client-cert", "CLIENT_CERT", "File of a client certificate."),
+    _setting("--client-key", "CLIENT_KEY", "File of its key."),
+    _setting("--tls-server-name", "TLS_SERVER_NAME", "Name in its certificate."),
+    _setting("--tls-skip-verify", "SKIP_VERIFY", "Trust any certificate.", is_flag=True),
+)
+_SCREEN = (
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+    click.option("-t", "selector", default="", metavar="SELECTOR", help="Print one part: .A.B[0]"),
+    click.option("--verbose", is_flag=True, help="Print whole identifiers and more."),
+    click.option("--color/--no-color", "colour", default=None, help="Force or forbid colour."),
+    click.option("--force-color", "colour", flag_value=True, hidden=True),
+)
+
+
+def connected(command: Command) -> Command:
+    """Give a command the options of a connection, and a `client` instead of them."""
+    return _connected(command, find_token)
+
+
+def connected_openly(command: Command) -> Command:
+    """Do the same for a command that shows no token, because it is to get one."""
+    return _connected(command, lambda _given, _environment: "")
+
+
+def _connected(command: Command, find: Callable[[str, Mapping[str, str]], str]) -> Command:
+    @wraps(command)
+    def call(*args: object, **options: object) -> int | None:
+        settings = {field: options.pop(field) for field in Connection.__struct_fields__}
+        settings["address"] = settings["address"] or usual_address()
+        settings["token"] = find(str(settings["token"]), os.environ)
+        with Client(msgspec.convert(settings, Connection)) as client:
+            return command(*args, client=client, **options)
+
+    return _with(_CONNECTION, call)
+
+
+def usual_address() -> str:
+    """Return where the daemon is when nobody says so: at its socket, for who may connect to it."""
+    return f"unix://{SOCKET}" if os.access(SOCKET, os.R_OK | os.W_OK) else DEFAULT_ADDRESS
+
+
+def shown(command: Command) -> Command:
+    """Give a command the options of printing, and a `screen` instead of them."""
+
+    @wraps(command)
+    def call(*args: object, **options: object) -> int | None:
+        wishes = {field: options.pop(field) for field in Wishes.__struct_fields__}
+        screen = open_screen(msgspec.convert(wishes, Wishes), os.environ)
+        return command(*args, screen=screen, **options)
+
+    return _with(_SCREEN, call)
+
+
+def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def asked_for(name: str) -> bool:
+    """Tell whether an option stands on the command line, not only in the environment."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
+def open_screen(wishes: Wishes, environment: Mapping[str, str]) -> Screen:
+    """Return the screen that fits these wishes and where standard output goes. Raises `Invalid`."""
+    document = wishes.as_json or bool(wishes.selector)
+    if document or not wants_colour(wishes.colour, environment):
+        return Screen(wishes)
+    from daemon.cli.terminal import TerminalScreen  # slow to import, and useless in a pipe
+
+    return TerminalScreen(wishes, hints=wants_hints(environment))
+
+
+def wants_colour(given: bool | None, environment: Mapping[str, str]) -> bool:
+    """Tell whether output is for a terminal that shows colours."""
+    if given is not None:
+        return given
+    if any(environment.get(name) for name in ("NO_COLOR", "NOMAD_CLI_NO_COLOR")):
+        return False
+    if any(environment.get(name) for name in ("FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR")):
+        return True
+    return sys.stdout.isatty() and environment.get("TERM") != "dumb"
+
+
+def wants_hints(environment: Mapping[str, str]) -> bool:
+    """Tell whether the next useful command is to be named."""
+    names = ("STEWARD_CLI_SHOW_HINTS", "NOMAD_CLI_SHOW_HINTS")
+    given = next((environment[name] for name in names if name in environment), "1")
+    return sys.stdout.isatty() and given.lower() not in ("0", "f", "false")

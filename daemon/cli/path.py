@@ -1,0 +1,123 @@
+"""`read`, `write`, `list`, `delete`: any path of the secrets side, as its API names it."""
+
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from daemon.cli.client import Answer, Client, segment
+from daemon.cli.envelope import Envelope, show, text
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from storage.errors import Invalid, NotFound
+
+_FIELD = click.option("--field", default="", metavar="NAME", help="Print this value alone.")
+_FIELDS = click.argument("fields", metavar="[NAME=VALUE...]", nargs=-1)
+
+
+@click.command()
+@click.argument("path")
+@_FIELDS
+@_FIELD
+@shown
+@connected
+def read(client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str) -> None:
+    """Print what stands at PATH."""
+    query = {name: str(value) for name, value in given(fields).items()}
+    _print(screen, client.read(address(path), **query), field)
+
+
+@click.command()
+@click.argument("path")
+@_FIELDS
+@_FIELD
+@click.option("-f", "--force", is_flag=True, help="Nothing but the path is to be said.")
+@shown
+@connected
+def write(
+    client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str, force: bool
+) -> None:
+    """Write to PATH.
+
+    A VALUE @FILE is read from the file. With - in the place of NAME=VALUE, standard input gives a
+    JSON object.
+    """
+    if not fields and not force:
+        raise Invalid("nothing to write: give NAME=VALUE, - to read JSON, or --force")
+    answer = client.send("POST", address(path), given(fields))
+    if not answer.body:
+        screen.line(f"written to {path}")
+        return
+    _print(screen, answer, field)
+
+
+@click.command(name="list")
+@click.argument("path")
+@shown
+@connected
+def index(client: Client, screen: Screen, path: str) -> None:
+    """Print the names of what is below PATH."""
+    answer = client.read(address(path), list="true")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    keys = (answer.decode(Envelope).data or {}).get("keys")
+    for key in keys if isinstance(keys, list) else ():
+        screen.line(str(key))
+
+
+@click.command()
+@click.argument("path")
+@connected
+def delete(client: Client, path: str) -> None:
+    """Remove what stands at PATH."""
+    client.send("DELETE", address(path))
+    click.echo(f"removed: {path}")
+
+
+def address(path: str) -> str:
+    """Return where a path of the secrets side is."""
+    return "/v1/" + "/".join(map(segment, path.strip("/").split("/")))
+
+
+def given(fields: tuple[str, ...]) -> dict[str, object]:
+    """Return what a command line says. Raises `Invalid`."""
+    if fields == ("-",):
+        try:
+            return msgspec.json.decode(sys.stdin.buffer.read(), type=dict[str, object])
+        except msgspec.DecodeError as error:
+            raise Invalid(f"standard input is not a JSON object: {error}") from None
+    values: dict[str, object] = {}
+    for one in fields:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise Invalid(f"{one!r} is not of the form NAME=VALUE")
+        before = values.get(name)
+        said = _content(value)
+        values[name] = said if before is None else [*_as_list(before), said]
+    return values
+
+
+def _as_list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _content(value: str) -> str:
+    if not value.startswith("@"):
+        return value
+    try:
+        return Path(value[1:]).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(f"cannot read {value[1:]}: {error}") from error
+
+
+def _print(screen: Screen, answer: Answer, field: str) -> None:
+    if not field:
+        show(screen, answer)
+        return
+    found = answer.decode(Envelope)
+    values = found.auth or found.data or {}
+    if field not in values:
+        raise NotFound(f"there is no {field!r}, only: {', '.join(sorted(values))}")
+    screen.line(text(values[field]))

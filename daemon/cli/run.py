@@ -1,0 +1,90 @@
+"""`job run`: submit a job file and follow it until its tasks run."""
+
+import click
+import msgspec
+
+from daemon.cli.answers import Registered
+from daemon.cli.client import Answer, Client
+from daemon.cli.follow import Ending, follow_run
+from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+
+EXIT_INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
+
+_Json = dict[str, object]
+
+
+@click.command()
+@click.argument("file")
+@click.option("--detach", is_flag=True, help="Do not wait for the job to run.")
+@click.option("--check-index", type=int, metavar="N", help="Refuse if the job is not at index N.")
+@click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
+@click.option("--preserve-counts", is_flag=True, help="Keep the counts that groups have now.")
+@with_variables
+@shown
+@connected
+def run(
+    client: Client,
+    screen: Screen,
+    file: str,
+    *,
+    given: Given,
+    detach: bool,
+    check_index: int | None,
+    eval_priority: int | None,
+    preserve_counts: bool,
+) -> int:
+    """Submit the job in FILE (- reads standard input) and follow it.
+
+    The file is in HCL, or holds a job as JSON: either {"Job": {...}} or the job alone. Following
+    ends when the tasks run or, for a batch job, are complete. The exit status is 0 then, 1 when the
+    job failed, and 2 when it could not be placed.
+    """
+    request = registration(read_source(file), file, given)
+    if check_index is not None:
+        request |= {"EnforceIndex": True, "JobModifyIndex": check_index}
+    if eval_priority is not None:
+        request["EvalPriority"] = eval_priority
+    if preserve_counts:
+        request["PreserveCounts"] = True
+    namespace = namespace_of(client, request["Job"])
+    answer = client.send("POST", "/v1/jobs", request, namespace=namespace)
+    registered = answer.decode(Registered)
+    if registered.warnings:
+        screen.warn(registered.warnings.rstrip())
+    if detach or not registered.eval_id:
+        _show_registered(screen, answer, registered)
+        return 0
+    try:
+        with screen.progress() as progress:
+            ending = follow_run(client, progress, registered.eval_id)
+    except KeyboardInterrupt:
+        screen.warn("\nno longer following; the job goes on, see: steward job status")
+        return EXIT_INTERRUPTED
+    _show_ending(screen, answer, ending)
+    return ending.status
+
+
+def _show_registered(screen: Screen, answer: Answer, registered: Registered) -> None:
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    screen.line("Job registration successful")
+    if registered.eval_id:
+        screen.line(f"Evaluation ID: {registered.eval_id}")
+    else:
+        screen.line("It runs when it is dispatched, or when its time comes.")
+
+
+def _show_ending(screen: Screen, answer: Answer, ending: Ending) -> None:
+    job_id = ending.evaluation.job_id
+    if screen.wants_document:
+        shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
+        screen.document(msgspec.json.encode({**answer.decode(_Json), **shown}))
+        return
+    screen.line(f'job "{job_id}": {ending.words}')
+    if ending.status:
+        screen.hint(f"Look at it with: steward job status {job_id}")
+    else:
+        screen.hint(f"See what it prints with: steward logs -f -job {job_id}")

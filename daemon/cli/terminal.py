@@ -1,0 +1,112 @@
+"""A screen with colour and a display that moves. Imported only where a terminal is attached."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from daemon.cli import text
+from daemon.cli.output import Progress, Row, Screen, Wishes
+from storage.records.diff import DiffType
+
+_COLOURS = {
+    "running": "green",
+    "complete": "green",
+    "ready": "green",
+    "eligible": "green",
+    "pending": "yellow",
+    "blocked": "yellow",
+    "failed": "red",
+    "lost": "red",
+    "down": "red",
+    "dead": "bright_black",
+    "stop": "bright_black",
+    "canceled": "bright_black",
+}
+
+
+_FATES = {
+    DiffType.ADDED: "green",
+    DiffType.DELETED: "red",
+    DiffType.EDITED: "yellow",
+    DiffType.NONE: "",
+}
+
+
+def styled(words: str) -> Text:
+    """Return a word in the colour of what it says."""
+    return Text(words, style=_COLOURS.get(words.partition(" ")[0], ""))
+
+
+class _Live(Progress):
+    """Shows all things at once and draws them again when one has changed."""
+
+    def __init__(self, live: Live) -> None:
+        super().__init__()
+        self._live = live
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """Draw how things are now."""
+        for row in rows:
+            self._shown[row.kind, row.id] = row
+        table = _grid()
+        for row in self._shown.values():
+            about = Text(row.kind, style="bright_black"), Text(row.id), Text(row.name)
+            table.add_row(*about, styled(row.status), Text(row.detail, style="bright_black"))
+        self._live.update(table, refresh=True)
+
+
+class TerminalScreen(Screen):
+    """Prints with colour, hints and a live display."""
+
+    def __init__(self, wishes: Wishes, *, hints: bool) -> None:
+        super().__init__(wishes)
+        self._hints = hints
+        self._console = Console(highlight=False, soft_wrap=True, force_terminal=True)
+
+    def changed(self, fate: DiffType, words: str) -> None:
+        """Print a line in the colour of what became of something."""
+        self._console.print(Text(words, style=_FATES[fate]))
+
+    def title(self, words: str) -> None:
+        """Print a heading."""
+        self._console.print(Text(f"\n{words}", style="bold"))
+
+    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Print names and values."""
+        for name, value in text.padded(pairs):
+            shown = value.strip() or text.NOTHING
+            self._console.print(Text(name, style="bold"), "=", styled(shown))
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print rows below a header."""
+        # Never cut or folded, however narrow the terminal is: identifiers are there to be copied.
+        titles, *lines = text.padded([header, *rows])
+        self._console.print(Text("  ".join(titles).rstrip(), style="bold"))
+        for cells in lines:
+            line = Text("  ").join(styled(cell) for cell in cells)
+            line.rstrip()
+            self._console.print(line)
+
+    def hint(self, words: str) -> None:
+        """Name the next useful command."""
+        if self._hints:
+            self._console.print(Text(f"\n{words}", style="bright_black"))
+
+    @contextmanager
+    def progress(self) -> Iterator[Progress]:
+        """Show how things go on while the block runs."""
+        with Live(console=self._console, auto_refresh=False) as live:
+            yield _Live(live)
+
+
+def _grid() -> Table:
+    """Return a table whose lines are never longer than the terminal is wide."""
+    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    for _ in range(4):
+        grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)  # takes what is left
+    return grid

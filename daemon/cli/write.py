@@ -1,0 +1,105 @@
+"""`job init`, `job validate` and `fmt`: what helps to write job files."""
+
+import difflib
+import sys
+from importlib import resources
+from pathlib import Path
+
+import click
+
+from daemon.cli.answers import Validated
+from daemon.cli.client import Client
+from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from storage.errors import Invalid
+
+DEFAULT_FILE = "example.hcl"
+EXIT_DIFFERS = 1
+
+
+@click.command()
+@click.argument("file", default=DEFAULT_FILE)
+@click.option("--short", is_flag=True, help="Leave the explanations out.")
+@shown
+def init(screen: Screen, file: str, *, short: bool) -> int:
+    """Write an example of a job file to FILE, which must not exist yet."""
+    name = "short.hcl" if short else "full.hcl"
+    example = resources.files("daemon.cli").joinpath("examples", name).read_text(encoding="utf-8")
+    try:
+        with Path(file).open("x", encoding="utf-8") as written:
+            written.write(example)
+    except FileExistsError as error:
+        raise Invalid(f"{file} is there already; name another file") from error
+    except OSError as error:
+        raise Invalid(f"cannot write {file}: {error.strerror}") from error
+    screen.line(f"Example job file written to {file}")
+    screen.hint(f"Run it with: steward job run {file}")
+    return 0
+
+
+@click.command()
+@click.argument("file")
+@with_variables
+@shown
+@connected
+def validate(client: Client, screen: Screen, file: str, *, given: Given) -> int:
+    """Say what is wrong with the job in FILE (- reads standard input), and do nothing.
+
+    The exit status is 0 when the job could be run, 1 otherwise.
+    """
+    job = registration(read_source(file), file, given)["Job"]
+    answer = client.send(
+        "POST", "/v1/validate/job", {"Job": job}, namespace=namespace_of(client, job)
+    )
+    validated = answer.decode(Validated)
+    if validated.warnings:
+        screen.warn(validated.warnings.rstrip())
+    if screen.wants_document:
+        screen.document(answer.body)
+    elif validated.error:
+        screen.warn(validated.error.rstrip())
+    else:
+        screen.line("Job validation successful")
+    return 1 if validated.error else 0
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--check", is_flag=True, help="Change nothing; show what would be changed.")
+@shown
+def fmt(screen: Screen, files: tuple[str, ...], *, check: bool) -> int:
+    """Bring job files and variables files into their canonical form.
+
+    For - it reads standard input and prints the result. With --check the exit status is 1 when a
+    file is not in that form.
+    """
+    differs = False
+    for file in files:
+        before = read_source(file)
+        after = _formatted(before, file)
+        differs = differs or before != after
+        if check:
+            _show_difference(screen, before, after, file)
+        elif file == "-":
+            sys.stdout.write(after)
+        elif before != after:
+            Path(file).write_bytes(after.encode())
+            screen.line(file)
+    return EXIT_DIFFERS if check and differs else 0
+
+
+def _formatted(source: str, file: str) -> str:
+    from daemon.jobspec.hcl.format import formatted
+    from daemon.jobspec.hcl.source import Faulty, Source
+
+    try:
+        return formatted(Source(file, source))
+    except Faulty as error:
+        raise Invalid(error.explained()) from error
+
+
+def _show_difference(screen: Screen, before: str, after: str, file: str) -> None:
+    lines = (before.splitlines(), after.splitlines())
+    for line in difflib.unified_diff(*lines, file, f"{file} (canonical)", lineterm=""):
+        screen.line(line)

@@ -1,0 +1,1 @@
+"""What drives the scheduler: evaluations in, stored plans out."""

@@ -1,0 +1,184 @@
+"""Storing a plan: checked against the present, then kept together with the end of its evaluation.
+
+The plan was made from a snapshot. In the write, the job and every allocation that the plan
+changes must still be as the snapshot had them; otherwise nothing is stored and the evaluation
+stays as it is, to be looked at again. So an evaluation is finished exactly when its plan is kept,
+and a crash in between hands it out again.
+"""
+
+import msgspec
+
+from daemon.scheduler.state import ClusterState, Plan
+from storage.queries import allocations, deployments, evaluations, jobs, nodes, signing, versions
+from storage.queries.evaluations import NO_ROOM, Room
+from storage.records.allocation import Allocation
+from storage.records.deployment import DeploymentStatus
+from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.job import Job
+from storage.store import Store
+from storage.writer import Transaction
+
+_SUPERSEDED = "canceled after more recent eval was processed"
+
+
+async def apply(
+    store: Store, evaluation: Evaluation, state: ClusterState, plan: Plan, *, now: int
+) -> bool:
+    """Store a plan and finish its evaluation; tell whether the plan was still good."""
+
+    def write(tx: Transaction) -> bool:
+        if _is_stale(tx, evaluation, state, plan):
+            return False
+        for deployment in plan.deployments:
+            deployments.put(tx, deployment, now)
+            if deployment.status == DeploymentStatus.SUCCESSFUL:
+                key = (deployment.namespace, deployment.job_id, deployment.job_version)
+                versions.set_stable(tx, *key, stable=True)
+        if plan.place:
+            key_id = signing.active(tx, now)
+        for allocation in plan.place:
+            allocations.add(tx, _with_key(allocation, key_id), now)
+        _change(tx, state, plan, now)
+        for follow_up in plan.evaluations:
+            evaluations.put(tx, follow_up, now)
+        _finish(tx, evaluation, state, plan, now)
+        jobs.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
+        jobs.settle(tx, evaluation.namespace, evaluation.job_id)
+        return True
+
+    return await store.write(write)
+
+
+def _with_key(allocation: Allocation, key_id: str) -> Allocation:
+    """Return an allocation with the key that signs what its tasks say of themselves."""
+    placement = msgspec.structs.replace(allocation.placement, signing_key_id=key_id)
+    return msgspec.structs.replace(allocation, placement=placement)
+
+
+def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan: Plan) -> bool:
+    index = jobs.definition_index(tx, evaluation.namespace, evaluation.job_id)
+    if (index is None) != (state.job is None):
+        return True
+    if index is not None and index != plan.job_modify_index:
+        return True
+    seen = {one.id: one.alloc_modify_index for one in state.allocations}
+    for planned in plan.change:
+        present = allocations.find(tx, planned.id)
+        if present is None or present.alloc_modify_index != seen[planned.id]:
+            return True
+    for changed in plan.deployments:
+        stored = deployments.find(tx, changed.id)
+        if stored is not None and stored.modify_index != changed.modify_index:
+            return True
+    return bool(plan.place) and not _nodes_as_seen(tx, state, plan)
+
+
+def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
+    """Tell whether the nodes that get something are as they were.
+
+    Only one worker places, and it has counted what it places at the same time: so what nodes hold
+    can only have shrunk.
+    """
+    seen = {one.node.id: one.node.modify_index for one in state.nodes}
+    return all(
+        (node := nodes.find(tx, node_id)) is not None and node.modify_index == seen[node_id]
+        for node_id in {one.node_id for one in plan.place}
+    )
+
+
+def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
+    """Store the desired halves; health that the plan does not change is the runner's to keep.
+
+    Of what the runner reports, only the scheduler can say that an allocation is lost.
+    """
+    seen = {one.id: one for one in state.allocations}
+    for planned in plan.change:
+        kept = planned
+        if planned.health == seen[planned.id].health:
+            present = allocations.find(tx, planned.id)
+            kept = msgspec.structs.replace(planned, health=present.health if present else None)
+        allocations.set_desired(tx, kept, now)
+        if planned.client_status != seen[planned.id].client_status:
+            allocations.set_client(tx, kept, now)
+
+
+def _finish(
+    tx: Transaction, evaluation: Evaluation, state: ClusterState, plan: Plan, now: int
+) -> None:
+    """Complete the evaluation, or leave it blocked when it was and still does not fit."""
+    _cancel_superseded(tx, evaluation, now)
+    done = msgspec.structs.replace(
+        evaluation,
+        snapshot_index=state.index,
+        deployment_id=plan.deployment_id or evaluation.deployment_id,
+        failed_tg_allocs=plan.failed or None,
+        plan_annotations=plan.annotations,
+        queued_allocations=plan.queued,
+        next_eval=plan.evaluations[-1].id if plan.evaluations else "",
+    )
+    needs = least_room(state.job, plan) if plan.blocked else NO_ROOM
+    if plan.blocked and evaluation.status == EvalStatus.BLOCKED:
+        again = msgspec.structs.replace(
+            done,
+            class_eligibility=plan.blocked.class_eligibility,
+            failed_tg_allocs=plan.blocked.failed_tg_allocs,
+        )
+        evaluations.put(tx, again, now, needs)
+        return
+    done = msgspec.structs.replace(done, status=EvalStatus.COMPLETE, status_description="")
+    if plan.blocked:
+        blocked = msgspec.structs.replace(plan.blocked, snapshot_index=state.index)
+        evaluations.put(tx, blocked, now, needs)
+        done = msgspec.structs.replace(done, blocked_eval=blocked.id)
+    evaluations.put(tx, done, now)
+
+
+def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> None:
+    """Cancel what waited for room before, and of those that are ready all but the newest."""
+    key = (evaluation.namespace, evaluation.job_id)
+    others = [one for one in evaluations.unfinished(tx, *key) if one.id != evaluation.id]
+    blocked = [one for one in others if one.status == EvalStatus.BLOCKED]
+    ready = [one for one in others if one.status == EvalStatus.PENDING and not one.wait_until]
+    for one in [*blocked, *ready[:-1]]:
+        canceled = msgspec.structs.replace(
+            one, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
+        )
+        evaluations.put(tx, canceled, now)
+
+
+def least_room(job: Job | None, plan: Plan) -> Room:
+    """Return the least room that lets one allocation of a group that did not fit be placed.
+
+    All zero when no group waits for room: then only a change of the nodes can help.
+    """
+    rooms = []
+    for name, metric in plan.failed.items():
+        group = job.group(name) if job else None
+        if group is None or not metric.nodes_exhausted:
+            continue
+        resources = [task.resources for task in group.tasks or ()]
+        rooms.append(
+            Room(
+                cpu=sum(one.cpu for one in resources),
+                memory=sum(one.memory_mb for one in resources),
+                disk=group.ephemeral_disk.size_mb,
+            )
+        )
+    return Room(
+        cpu=min((room.cpu for room in rooms), default=0),
+        memory=min((room.memory for room in rooms), default=0),
+        disk=min((room.disk for room in rooms), default=0),
+    )
+
+
+async def fail(store: Store, evaluation: Evaluation, reason: str, *, now: int) -> None:
+    """Give an evaluation up, and say why."""
+
+    def write(tx: Transaction) -> None:
+        failed = msgspec.structs.replace(
+            evaluation, status=EvalStatus.FAILED, status_description=reason
+        )
+        evaluations.put(tx, failed, now)
+        jobs.settle(tx, evaluation.namespace, evaluation.job_id)
+
+    await store.write(write)

@@ -1,0 +1,67 @@
+"""The scheduler's configuration: what is set, and what may be.
+
+What this daemon could not keep is refused when it is asked for, not passed over later.
+"""
+
+import msgspec
+
+from storage.errors import Malformed
+from storage.queries import settings
+from storage.readers import Snapshot
+from storage.records.codec import encode
+from storage.records.operation import SchedulerConfig
+from storage.store import Store
+from storage.writer import Transaction
+
+_NAME = "scheduler"
+_FIRST = SchedulerConfig(create_index=1, modify_index=1)
+_ALGORITHMS = ("binpack", "spread")  # the same thing as long as there is one node
+
+
+def configuration(db: Snapshot) -> SchedulerConfig:
+    """Return the configuration as it was set last."""
+    text = settings.find(db, _NAME)
+    return msgspec.json.decode(text, type=SchedulerConfig) if text else _FIRST
+
+
+async def configure(
+    store: Store, wanted: SchedulerConfig, *, expected: int | None = None
+) -> tuple[bool, int]:
+    """Set the configuration, or only if it was set last at the `expected` index.
+
+    Return whether it was set, and the index of its last change. Raises `Malformed`.
+    """
+    _check(wanted)
+
+    def write(tx: Transaction) -> tuple[bool, int]:
+        before = configuration(tx)
+        if expected is not None and before.modify_index != expected:
+            return False, before.modify_index
+        after = msgspec.structs.replace(
+            wanted, create_index=before.create_index, modify_index=tx.index
+        )
+        settings.put(tx, _NAME, encode(after).decode())
+        return True, tx.index
+
+    return await store.write(write)
+
+
+def _check(wanted: SchedulerConfig) -> None:
+    if wanted.scheduler_algorithm not in _ALGORITHMS:
+        raise Malformed(
+            f"SchedulerAlgorithm {wanted.scheduler_algorithm!r} is unknown: it is "
+            f"{' or '.join(_ALGORITHMS)}"
+        )
+    if wanted.pause_eval_broker:
+        raise Malformed("PauseEvalBroker true is not supported: the scheduler is never paused")
+    if wanted.memory_oversubscription_enabled:
+        raise Malformed(
+            "MemoryOversubscriptionEnabled true is not supported: a task has the memory it reserves"
+        )
+    make_room = wanted.preemption_config
+    for kind in ("sys_batch", "batch", "service"):
+        if getattr(make_room, f"{kind}_scheduler_enabled"):
+            raise Malformed(
+                f"PreemptionConfig for {kind.replace('_', '')} jobs is not supported: "
+                "what runs is never ended to make room"
+            )

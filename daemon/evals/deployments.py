@@ -1,0 +1,113 @@
+"""Watching deployments: their allocations' health moves them on, or ends them.
+
+What happens to a deployment is decided by a pure function of what is stored (`judgement.py`). A
+deployment under way has a task that waits for the next change of its job's allocations or for its
+progress deadline, and stores the decision; placing and finishing is the scheduler's, through the
+evaluation that each change of health makes.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.evals.judgement import Verdict, judge
+from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
+from storage.queries import allocations, deployments, jobs
+from storage.readers import Snapshot
+from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment, DeploymentStatus
+from storage.store import Store
+from storage.writer import Transaction
+
+
+async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+    """Give each deployment under way a watcher of its own."""
+    watched: set[str] = set()
+
+    async def watch_one(deployment: Deployment) -> None:
+        await _watch(store, clock, ids, deployment)
+        watched.discard(deployment.id)
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            with store.watch("deployments/") as change:
+                for deployment in store.read(deployments.active):
+                    if deployment.id not in watched:
+                        watched.add(deployment.id)
+                        nursery.start_soon(watch_one, deployment)
+                await change.wait()
+
+
+async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deployment) -> None:
+    """Follow one deployment until it has ended."""
+    topics = (
+        allocations.job_topic(watched.namespace, watched.job_id),
+        f"deployments/{watched.id}",
+    )
+    while True:
+        with store.watch(*topics) as change:
+            now = clock.now()
+            seen = store.read(partial(_look, deployment_id=watched.id, now=now))
+            if seen is None:
+                return
+            deployment, verdict = seen
+            if not verdict.failure and verdict.groups == deployment.task_groups:
+                pause = float("inf")
+                if verdict.deadline is not None:
+                    pause = max(verdict.deadline - now, 0) / SECOND
+                with trio.move_on_after(pause):
+                    await change.wait()
+                continue
+        await store.write(
+            partial(_advance, deployment_id=watched.id, now=clock.now(), eval_id=next(ids))
+        )
+
+
+def _look(db: Snapshot, *, deployment_id: str, now: int) -> tuple[Deployment, Verdict] | None:
+    deployment = deployments.find(db, deployment_id)
+    if deployment is None or not deployment.active:
+        return None
+    job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
+    placed = allocations.of_deployment(db, deployment_id)
+    return deployment, judge(deployment, placed, job, now)
+
+
+def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> None:
+    """Store what has become of a deployment, and have its job evaluated."""
+    seen = _look(tx, deployment_id=deployment_id, now=now)
+    if seen is None:
+        return
+    deployment, verdict = seen
+    moved = msgspec.structs.replace(deployment, task_groups=verdict.groups)
+    if verdict.failure:
+        told, _ = roll_back(tx, deployment, now) if verdict.reverts else ("", None)
+        moved = msgspec.structs.replace(
+            moved, status=DeploymentStatus.FAILED, status_description=verdict.failure + told
+        )
+    elif moved.task_groups != deployment.task_groups:
+        moved = described(moved)
+    deployments.put(tx, moved, now)
+    make_ordinary(tx, deployment, moved, now)
+    _allow_replacement(tx, moved, now)
+    if moved.status != DeploymentStatus.PAUSED and verdict.calls_scheduler:
+        call_scheduler(tx, deployment, now, eval_id)
+    else:
+        jobs.settle(tx, deployment.namespace, deployment.job_id)
+
+
+def _allow_replacement(tx: Transaction, deployment: Deployment, now: int) -> None:
+    """Let the scheduler place again what has failed, while the deployment goes on."""
+    if deployment.status != DeploymentStatus.RUNNING:
+        return
+    for one in allocations.of_deployment(tx, deployment.id):
+        if one.client_status != ClientStatus.FAILED or one.desired_status != DesiredStatus.RUN:
+            continue
+        if one.desired.transition.reschedule:
+            continue
+        transition = msgspec.structs.replace(one.desired.transition, reschedule=True)
+        desired = msgspec.structs.replace(one.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)

@@ -1,0 +1,90 @@
+"""What would happen: the scheduler's decision about a job that is not stored.
+
+The decision is the one that a registration would lead to, made from the same state, and then
+forgotten: nothing is written (golden: plan, plan-batch-system).
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from daemon.evals.state import load
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.periodic import next_slot
+from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
+from daemon.jobspec.diff import diff_jobs
+from daemon.jobspec.diffs.annotations import annotate
+from daemon.scheduler.schedule import schedule
+from storage.queries import jobs
+from storage.readers import Snapshot
+from storage.records.diff import JobDiff
+from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations, Trigger
+from storage.records.job import Job
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a registration would lead to; `index` is that of the job as it is stored, or 0."""
+
+    index: int
+    diff: JobDiff
+    annotations: PlanAnnotations
+    evaluations: list[Evaluation]
+    failed: dict[str, PlacementMetric]
+    next_launch: int | None  # of a periodic job, nanoseconds
+
+
+def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
+    """Return what registering a complete job would lead to."""
+    present = jobs.current(db, job.namespace, job.id)
+    planned = _as_stored(job, present, ids)
+    is_same = present is not None and same_definition(present, planned)
+    evaluation = new_evaluation(
+        planned,
+        next(ids),
+        Trigger.JOB_REGISTER,
+        job_modify_index=0 if is_same else planned.job_modify_index,
+    )
+    state = load(db, evaluation)
+    alone = _as_one_instance(planned)
+    state = msgspec.structs.replace(
+        state, job=alone, versions={**state.versions, planned.version: alone}
+    )
+    plan = schedule(state, evaluation, now=now, ids=ids)
+    created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]
+    return Outlook(
+        index=present.job_modify_index if present else 0,
+        diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),
+        annotations=plan.annotations,
+        evaluations=[msgspec.structs.replace(one, snapshot_index=0) for one in created],
+        failed=dict(plan.failed),
+        next_launch=_next_launch(job, now),
+    )
+
+
+def _as_stored(job: Job, present: Job | None, ids: Iterator[str]) -> Job:
+    """Return the job as a registration would store it: what is unchanged stays the version it is."""
+    index = present.job_modify_index + 1 if present else 1
+    planned = keep_scaling_ids(job, present, ids, index)
+    if present is None:
+        return msgspec.structs.replace(planned, job_modify_index=index, modify_index=index)
+    changed = not same_definition(present, planned)
+    return msgspec.structs.replace(
+        planned,
+        version=present.version + changed,
+        create_index=present.create_index,
+        modify_index=present.modify_index + changed,
+        job_modify_index=present.job_modify_index + changed,
+    )
+
+
+def _as_one_instance(job: Job) -> Job:
+    """Return a job that only launches children as one of its children would be."""
+    if not job.launches_children:
+        return job
+    return msgspec.structs.replace(job, periodic=None, parameterized_job=None)
+
+
+def _next_launch(job: Job, now: int) -> int | None:
+    if job.periodic is None or not job.periodic.enabled:
+        return None
+    return next_slot(job.periodic, now)

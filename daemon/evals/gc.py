@@ -1,0 +1,63 @@
+"""Forgetting: what is dead and old goes, in small steps, so that nothing else waits for it.
+
+A job goes with everything that belongs to it, so its history stays whole as long as it stays
+at all. Evaluations that outlived a purge go by their own age, events by number.
+"""
+
+from functools import partial
+
+import trio
+
+from daemon.clock import Clock
+from storage.queries import evaluations, events, jobs, moments
+from storage.store import Store
+from storage.writer import Transaction
+
+PERIOD = 300  # seconds between two rounds
+STEP = 50  # rows that one write removes: a few milliseconds
+KEPT_EVENTS = 100_000
+
+
+async def collect_garbage(store: Store, clock: Clock, retention: int) -> None:
+    """Remove what died more than `retention` nanoseconds ago, round after round."""
+    while True:
+        now = clock.now()
+        await store.write(partial(moments.note, time=now))
+        await collect(store, now - retention)
+        await trio.sleep(PERIOD)
+
+
+async def collect(store: Store, before: int) -> None:
+    """Remove jobs that have been dead since before a time, and what nothing refers to any more."""
+
+    def step(tx: Transaction) -> bool:
+        """Remove a little; tell whether there is more."""
+        dead = jobs.dead_since(tx, moments.index_at(tx, before), STEP)
+        for job in dead:
+            jobs.purge(tx, job)
+        orphans = evaluations.remove_orphans(tx, before, STEP)
+        trimmed = events.trim(tx, KEPT_EVENTS, STEP)
+        moments.trim(tx, before)
+        return max(len(dead), orphans, trimmed) == STEP
+
+    while await store.write(step):
+        pass
+
+
+async def collect_now(store: Store, now: int) -> None:
+    """Remove everything that is dead, however short a time it has been."""
+    await store.write(partial(moments.note, time=now))
+    await collect(store, now)
+
+
+async def settle_all(store: Store) -> None:
+    """Bring the status and the counts of every job up to date, a few jobs a write."""
+    every = await store.read_long(lambda db: jobs.by_change(db, "*", children=True))
+    names = [(one.namespace, one.id) for one in every]
+
+    def step(tx: Transaction, some: list[tuple[str, str]]) -> None:
+        for namespace, job_id in some:
+            jobs.settle(tx, namespace, job_id)
+
+    for first in range(0, len(names), STEP):
+        await store.write(partial(step, some=names[first : first + STEP]))

@@ -1,0 +1,210 @@
+"""Nodes by hand: having one looked at, closing it for new work, emptying it.
+
+Each is one write, which also makes the evaluations by which the scheduler acts on it. What a
+drained node lets go of waits for room elsewhere, which on one machine is the same node, later.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import msgspec
+
+from daemon.clock import Clock
+from daemon.jobs.evaluate import new_evaluation
+from storage.errors import Refused
+from storage.queries import allocations, evaluations, jobs, nodes
+from storage.readers import Snapshot
+from storage.records.evaluation import Trigger
+from storage.records.job import JobType
+from storage.records.node import (
+    DrainSpec,
+    DrainStrategy,
+    Eligibility,
+    LastDrain,
+    Node,
+    NodeEvent,
+)
+from storage.records.times import rfc3339
+from storage.store import Store
+from storage.writer import Transaction
+
+_SYSTEM = (JobType.SYSTEM, JobType.SYSBATCH)
+_SHOWN_EVENTS = 10  # of a node, as the peer keeps
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done: which evaluations it made, and at which index."""
+
+    index: int
+    node: Node
+    eval_ids: list[str]
+
+
+async def evaluate_node(store: Store, node_id: str, ids: Iterator[str], *, now: int) -> Changed:
+    """Have every job looked at that has work on a node, or would have. Raises `Refused`."""
+
+    def write(tx: Transaction) -> Changed:
+        node = _find(tx, node_id)
+        made = _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
+        return Changed(index=tx.index if made else tx.last_index(), node=node, eval_ids=made)
+
+    return await store.write(write)
+
+
+async def set_eligibility(
+    store: Store, node_id: str, wanted: str, ids: Iterator[str], *, now: int
+) -> Changed:
+    """Open a node for new work, or close it. Raises `Refused`."""
+    if wanted not in list(Eligibility):
+        raise Refused(f'invalid scheduling eligibility "{wanted}"')
+
+    def write(tx: Transaction) -> Changed:
+        node = _find(tx, node_id)
+        if wanted == node.scheduling_eligibility:
+            return Changed(index=tx.last_index(), node=node, eval_ids=[])
+        if node.drain and wanted == Eligibility.ELIGIBLE:
+            raise Refused(
+                "can not set node's scheduling eligibility to eligible while it is draining"
+            )
+        stored = _put(
+            tx,
+            msgspec.structs.replace(node, scheduling_eligibility=wanted),
+            f"Node marked as {wanted} for scheduling",
+            "NodeEligibility",
+            now,
+        )
+        is_open = wanted == Eligibility.ELIGIBLE
+        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
+        return Changed(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+async def drain_node(
+    store: Store,
+    node_id: str,
+    spec: DrainSpec | None,
+    ids: Iterator[str],
+    *,
+    mark_eligible: bool,
+    meta: dict[str, str] | None,
+    accessor: str,
+    now: int,
+) -> Changed:
+    """Have everything on a node end and keep new work away; without a `spec`, no longer.
+
+    Raises `Refused`.
+    """
+
+    def write(tx: Transaction) -> Changed:
+        node = _find(tx, node_id)
+        if spec is None:
+            stored = _stop_draining(tx, node, mark_eligible=mark_eligible, now=now)
+            made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+            return Changed(index=tx.index, node=stored, eval_ids=made)
+        at = rfc3339(now)
+        draining = msgspec.structs.replace(
+            node,
+            drain=True,
+            drain_strategy=DrainStrategy.of(spec, now),
+            last_drain=LastDrain(started_at=at, updated_at=at, accessor_id=accessor, meta=meta),
+            scheduling_eligibility=Eligibility.INELIGIBLE,
+        )
+        stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)
+        _ask_to_leave(tx, stored, now)
+        made = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
+        return Changed(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int) -> Node:
+    last = node.last_drain
+    if last is not None and node.drain:
+        last = msgspec.structs.replace(last, status="canceled", updated_at=rfc3339(now))
+    eligibility = Eligibility.ELIGIBLE if mark_eligible else node.scheduling_eligibility
+    kept = msgspec.structs.replace(
+        node, drain=False, drain_strategy=None, last_drain=last, scheduling_eligibility=eligibility
+    )
+    return _put(tx, kept, "Node drain complete", "NodeDrain", now)
+
+
+def _ask_to_leave(tx: Transaction, node: Node, now: int) -> None:
+    for one in allocations.to_run(tx, node.id):
+        if not _is_to_leave(node, one.job_type):
+            continue
+        transition = msgspec.structs.replace(one.desired.transition, migrate=True)
+        desired = msgspec.structs.replace(one.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)
+
+
+def _is_to_leave(node: Node, job_type: str) -> bool:
+    spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
+    return not (spares_system and job_type in _SYSTEM)
+
+
+def _evaluate(
+    tx: Transaction, node: Node, trigger: Trigger, ids: Iterator[str], now: int
+) -> list[str]:
+    """Make an evaluation of each job that has work on a node, and of those that run on every node."""
+    here = {(one.namespace, one.job_id) for one in allocations.to_run(tx, node.id)}
+    made = []
+    for namespace, job_id in sorted(here | set(jobs.on_every_node(tx))):
+        job = jobs.current(tx, namespace, job_id)
+        if job is None:
+            continue
+        evaluation = msgspec.structs.replace(
+            new_evaluation(job, next(ids), trigger, job_modify_index=job.job_modify_index),
+            node_id=node.id,
+        )
+        evaluations.put(tx, evaluation, now)
+        jobs.settle(tx, namespace, job_id)
+        made.append(evaluation.id)
+    return made
+
+
+def _find(db: Snapshot, node_id: str) -> Node:
+    node = nodes.find(db, node_id)
+    if node is None:
+        raise Refused("node not found")
+    return node
+
+
+def _put(tx: Transaction, node: Node, message: str, kind: str, now: int) -> Node:
+    happened = NodeEvent(message=message, subsystem="Drain", timestamp=rfc3339(now))
+    if kind == "NodeEligibility":
+        happened = msgspec.structs.replace(happened, subsystem="Cluster")
+    events = [*(node.events or ()), happened][-_SHOWN_EVENTS:]
+    return nodes.put(tx, msgspec.structs.replace(node, events=events), kind)
+
+
+# ---- until a node is empty -----------------------------------------------------------------------------
+
+
+async def watch_drains(store: Store, clock: Clock) -> None:
+    """Note when a node that is drained has become empty."""
+    while True:
+        with store.watch("nodes/", "allocations/") as change:
+            for node_id in store.read(_empty):
+                await store.write(partial(_finish, node_id=node_id, now=clock.now()))
+            await change.wait()
+
+
+def _empty(db: Snapshot) -> list[str]:
+    return [
+        node.id
+        for node in nodes.every(db)
+        if node.drain
+        and not any(_is_to_leave(node, one.job_type) for one in allocations.to_run(db, node.id))
+    ]
+
+
+def _finish(tx: Transaction, node_id: str, now: int) -> None:
+    node = _find(tx, node_id)
+    if not node.drain or node_id not in _empty(tx):
+        return
+    last = node.last_drain
+    if last is not None:
+        last = msgspec.structs.replace(last, status="complete", updated_at=rfc3339(now))
+    done = msgspec.structs.replace(node, drain=False, drain_strategy=None, last_drain=last)
+    _put(tx, done, "Node drain complete", "NodeDrain", now)

@@ -1,0 +1,103 @@
+"""What one evaluation needs to see, loaded in one read."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.scheduler.state import ClusterState, NodeState
+from storage.queries import allocations, deployments, jobs, nodes
+from storage.queries.allocations import Held
+from storage.queries.evaluations import Room
+from storage.readers import Snapshot
+from storage.records.allocation import AllocatedResources, Allocation
+from storage.records.evaluation import Evaluation
+from storage.records.job import JobType
+from storage.records.node import Node
+
+
+def load(
+    db: Snapshot, evaluation: Evaluation, states: tuple[NodeState, ...] | None = None
+) -> ClusterState:
+    """Return the job of an evaluation with its allocations, and all nodes with what they hold.
+
+    `states` are the nodes if it is known already what they will hold.
+    """
+    namespace, job_id = evaluation.namespace, evaluation.job_id
+    job = jobs.current(db, namespace, job_id)
+    runs_once = job is not None and job.type in (JobType.BATCH, JobType.SYSBATCH)
+    found = allocations.considered(db, namespace, job_id, ended=runs_once)
+    versions = {job.version: job} if job else {}
+    for number in {one.job_version for one in found} - versions.keys():
+        if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
+            versions[number] = earlier
+    return ClusterState(
+        index=db.last_index(),
+        job=job,
+        nodes=node_states(db) if states is None else states,
+        allocations=tuple(found),
+        versions=versions,
+        deployment=deployments.latest(db, namespace, job_id),
+    )
+
+
+def node_states(db: Snapshot) -> tuple[NodeState, ...]:
+    """Return every node with what allocations hold on it."""
+    held = allocations.held(db)
+    return tuple(_node_state(node, held.get(node.id, Held())) for node in nodes.every(db))
+
+
+def _node_state(node: Node, held: Held) -> NodeState:
+    return NodeState(
+        node=node,
+        cpu=held.cpu,
+        memory=held.memory,
+        disk=held.disk,
+        ports=frozenset(held.ports),
+        cores=frozenset(held.cores),
+        devices=frozenset(held.devices),
+        allocations=held.number,
+    )
+
+
+def with_placed(
+    states: tuple[NodeState, ...], placed: Sequence[Allocation]
+) -> tuple[NodeState, ...]:
+    """Return the nodes as they are when they hold new allocations as well."""
+    by_node: dict[str, list[AllocatedResources]] = {}
+    for one in placed:
+        by_node.setdefault(one.node_id, []).append(one.placement.resources)
+    return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
+
+
+def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:
+    if not more:
+        return state
+    return msgspec.structs.replace(
+        state,
+        cpu=state.cpu + sum(one.cpu for one in more),
+        memory=state.memory + sum(one.memory for one in more),
+        disk=state.disk + sum(one.shared.disk_mb for one in more),
+        ports=state.ports.union(*(one.ports for one in more)),
+        cores=state.cores.union(*(one.cores for one in more)),
+        devices=state.devices.union(*(one.device_ids for one in more)),
+        allocations=state.allocations + len(more),
+    )
+
+
+def largest_room(states: tuple[NodeState, ...]) -> Room:
+    """Return the most that any node has free, each dimension for itself."""
+    rooms = [_free(state.node, state) for state in states if state.node.ready]
+    return Room(
+        cpu=max((room.cpu for room in rooms), default=0),
+        memory=max((room.memory for room in rooms), default=0),
+        disk=max((room.disk for room in rooms), default=0),
+    )
+
+
+def _free(node: Node, state: NodeState) -> Room:
+    has, keeps = node.node_resources, node.reserved_resources
+    return Room(
+        cpu=has.cpu.cpu_shares - keeps.cpu.cpu_shares - state.cpu,
+        memory=has.memory.memory_mb - keeps.memory.memory_mb - state.memory,
+        disk=has.disk.disk_mb - keeps.disk.disk_mb - state.disk,
+    )

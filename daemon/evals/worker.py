@@ -1,0 +1,142 @@
+"""The one worker: takes the most urgent evaluations, decides, stores the plans, and takes the next.
+
+Evaluations are handed out by priority, then by age, of each job one at a time; so no job is looked
+at twice at once. What waits for its time or for room stays in the file and costs no memory.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.evals import applier
+from daemon.evals.deployments import watch_deployments
+from daemon.evals.gc import collect_garbage
+from daemon.evals.nodes import watch_drains
+from daemon.evals.state import largest_room, load, node_states, with_placed
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.errors import StorageFull
+from storage.queries import evaluations
+from storage.readers import Snapshot
+from storage.records.base import SECOND
+from storage.records.evaluation import Evaluation
+from storage.store import Store
+
+log = logging.getLogger("steward.evals")
+
+# More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
+_AT_ONCE = 16
+_DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
+
+
+@asynccontextmanager
+async def open_evals(
+    store: Store, clock: Clock, ids: Iterator[str], retention: int
+) -> AsyncIterator[None]:
+    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection.
+
+    `retention` is how long, in nanoseconds, a dead job and what belongs to it is kept.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_work, store, clock, ids)
+        nursery.start_soon(watch_deployments, store, clock, ids)
+        nursery.start_soon(watch_drains, store, clock)
+        nursery.start_soon(collect_garbage, store, clock, retention)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _work(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+    while True:
+        with store.watch("evaluations/", evaluations.ROOM, "nodes/") as change:
+            now = clock.now()
+            chosen = store.read(partial(next_evaluations, now=now))
+            if not chosen:
+                later = store.read(partial(evaluations.next_time, now=now))
+                pause = (later - now) / SECOND if later else float("inf")
+                with trio.move_on_after(pause):
+                    await change.wait()
+                continue
+        try:
+            await process(store, chosen, clock, ids)
+        except* StorageFull as errors:
+            log.warning("%d evaluations wait: %s", len(chosen), errors.exceptions[0])
+            await trio.sleep(_DISK_FULL_PAUSE)
+
+
+def next_evaluations(db: Snapshot, *, now: int) -> list[Evaluation]:
+    """Return what to look at next, at most one of each job: what is ready, else what may fit by now."""
+    ready: dict[tuple[str, str], Evaluation] = {}
+    for one in evaluations.ready(db, now, _AT_ONCE):
+        ready.setdefault((one.namespace, one.job_id), one)
+    if ready or not evaluations.any_blocked(db):
+        return list(ready.values())
+    blocked = evaluations.next_blocked(db, largest_room(node_states(db)))
+    return [blocked] if blocked else []
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found for one evaluation; without a plan, why there is none."""
+
+    evaluation: Evaluation
+    state: ClusterState | None = None
+    plan: Plan | None = None
+    reason: str = ""
+
+
+async def process(
+    store: Store, chosen: Sequence[Evaluation], clock: Clock, ids: Iterator[str]
+) -> None:
+    """Decide about evaluations of different jobs at one moment, and store their plans.
+
+    The plans are stored at the same time, for one commit: each sees what those before it place.
+    One that came too late is dropped: its evaluation is still there to be taken again.
+    """
+    now = clock.now()
+    decisions = store.read(partial(_decide_all, chosen=chosen, now=now, ids=ids))
+    async with trio.open_nursery() as nursery:
+        for decision in decisions:
+            nursery.start_soon(_keep, store, decision, now)
+
+
+def _decide_all(
+    db: Snapshot, *, chosen: Sequence[Evaluation], now: int, ids: Iterator[str]
+) -> list[Decision]:
+    decisions, nodes = [], node_states(db)
+    for evaluation in chosen:
+        decision = _decide(db, evaluation, nodes, now, ids)
+        decisions.append(decision)
+        if decision.plan is not None:
+            nodes = with_placed(nodes, decision.plan.place)
+    return decisions
+
+
+def _decide(
+    db: Snapshot,
+    evaluation: Evaluation,
+    nodes: tuple[NodeState, ...],
+    now: int,
+    ids: Iterator[str],
+) -> Decision:
+    state = load(db, evaluation, nodes)
+    try:
+        # Inline: a decision takes a fraction of a millisecond (bench/schedule.py).
+        plan = schedule(state, evaluation, now=now, ids=ids)
+    except Exception as error:  # one bad job must not end the daemon
+        log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
+        reason = f"the scheduler failed: {type(error).__name__}: {error}"
+        return Decision(evaluation=evaluation, reason=reason)
+    return Decision(evaluation=evaluation, state=state, plan=plan)
+
+
+async def _keep(store: Store, decision: Decision, now: int) -> None:
+    evaluation, state, plan = decision.evaluation, decision.state, decision.plan
+    if state is None or plan is None:
+        await applier.fail(store, evaluation, decision.reason, now=now)
+    elif not await applier.apply(store, evaluation, state, plan, now=now):
+        log.info("evaluation %s is looked at again: the state moved on", evaluation.id)

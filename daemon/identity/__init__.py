@@ -1,0 +1,1 @@
+"""Login by a cloud identity."""

@@ -1,0 +1,285 @@
+"""What a role asks of a login: rules on the token's claims, and on the resource it was issued for.
+
+Each rule becomes a verdict that says what was looked at, so that a person who may not log in can
+be told why. Only claims decide: what the request says must agree with them.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from daemon.identity.jwt import Claims, moment
+from daemon.identity.request import LoginRequest
+from daemon.identity.resources import (
+    SCALE_SET,
+    VIRTUAL_MACHINE,
+    ResourceID,
+    contains,
+    parse,
+    same,
+)
+from daemon.jobspec.gotext import words
+from storage.records.base import SECOND
+from storage.records.identity import LoginRole
+
+ANYONE = ["*"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one rule: `looked_at` is a claim or a fact, `seen` its value.
+
+    `refusal` is what the caller is told when the rule is broken; empty when it holds.
+    """
+
+    rule: str
+    looked_at: str
+    seen: str
+    refusal: str = ""
+
+
+# ---- claims -------------------------------------------------------------------------------------
+
+
+def of_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterator[Verdict]:
+    """Yield the verdicts on the token's claims alone."""
+    begins = claims.nbf
+    early = begins is not None and (int(begins) - leeway) * SECOND > now
+    yield Verdict(
+        rule="not before its time",
+        looked_at="nbf",
+        seen=moment(begins),
+        refusal=f"token is not yet valid (Token Not Before: {moment(begins)})" if early else "",
+    )
+    principals, groups = role.bound_service_principal_ids, role.bound_group_ids
+    means_all = not (principals or groups) or principals == groups == ANYONE
+    yield Verdict(
+        rule="the role names principals or groups",
+        looked_at="bound_service_principal_ids, bound_group_ids",
+        seen=f"{words(principals or [])} {words(groups or [])}",
+        refusal="expected specific bound_group_ids or bound_service_principal_ids; both cannot be "
+        "empty or '*'"
+        if means_all
+        else "",
+    )
+    oid = claims.oid or ""
+    if principals:
+        fits = principals == ANYONE or contains(principals, oid)
+        yield Verdict(
+            rule="bound_service_principal_ids",
+            looked_at="oid",
+            seen=oid,
+            refusal="" if fits else f"service principal not authorized: {oid}",
+        )
+    if groups:
+        yield _of_groups(groups, claims)
+
+
+def _of_groups(bound: Sequence[str], claims: Claims) -> Verdict:
+    groups = claims.groups or []
+    fits = bound == ANYONE or any(contains(bound, group) for group in groups)
+    elsewhere = " (too many for the token: it says where to ask)"
+    return Verdict(
+        rule="bound_group_ids",
+        looked_at="groups",
+        seen=words(groups) + (elsewhere if claims.names_groups_elsewhere else ""),
+        refusal="" if fits else f"groups not authorized: {words(groups)}",
+    )
+
+
+# ---- what the request says, against the claims ----------------------------------------------------
+
+
+def of_request(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[Verdict]:
+    """Yield the verdicts on what the request says, before the cloud is asked."""
+    named = request.subscription_id and request.resource_group_name
+    yield Verdict(
+        rule="subscription and group are named",
+        looked_at="subscription_id, resource_group_name",
+        seen=f"{request.subscription_id} {request.resource_group_name}",
+        refusal="" if named else "subscription_id and resource_group_name are required",
+    )
+    if not _names_machines(request):
+        # An identifier that only looks like the request's group is told from it by the bounds.
+        yield from _of_place(role, request)
+    yield from _of_what_is_named(role, claims, request)
+
+
+def _names_machines(request: LoginRequest) -> bool:
+    return bool(request.vmss_name or request.vm_name)
+
+
+def _of_place(role: LoginRole, request: LoginRequest) -> Iterator[Verdict]:
+    if role.bound_subscription_ids:
+        fits = contains(role.bound_subscription_ids, request.subscription_id)
+        yield Verdict(
+            rule="bound_subscription_ids",
+            looked_at="subscription_id",
+            seen=request.subscription_id,
+            refusal="" if fits else "subscription not authorized",
+        )
+    if role.bound_resource_groups:
+        fits = contains(role.bound_resource_groups, request.resource_group_name)
+        yield Verdict(
+            rule="bound_resource_groups",
+            looked_at="resource_group_name",
+            seen=request.resource_group_name,
+            refusal="" if fits else "resource group not authorized",
+        )
+
+
+def _of_what_is_named(role: LoginRole, claims: Claims, request: LoginRequest) -> Iterator[Verdict]:
+    """Yield the verdicts on the one resource that counts: a scale set, a machine, or any other."""
+    seen = f"xms_az_rid {claims.xms_az_rid or '-'}, xms_mirid {claims.xms_mirid or '-'}"
+    agreement = "the token was issued for what the request names"
+    if request.vmss_name:
+        yield Verdict(
+            rule=agreement,
+            looked_at="xms_az_rid, xms_mirid",
+            seen=seen,
+            refusal=_scale_set_refusal(claims, request),
+        )
+        yield from _of_scale_set(role, request.vmss_name)
+    elif request.vm_name:
+        yield Verdict(
+            rule=agreement,
+            looked_at="xms_az_rid, xms_mirid",
+            seen=seen,
+            refusal=_machine_refusal(claims, request),
+        )
+        yield _without_sets(
+            role, "vm_name", "bound scale set defined but this vm isn't in a scale set"
+        )
+    else:
+        yield _without_sets(role, "resource_id", "scale set requires the vmss_name field to be set")
+        yield Verdict(
+            rule="the resource is in the group that the request names",
+            looked_at="resource_id",
+            seen=request.resource_id,
+            refusal=_resource_refusal(claims, request),
+        )
+
+
+def _of_scale_set(role: LoginRole, name: str) -> Iterator[Verdict]:
+    if role.bound_scale_sets:
+        fits = contains(role.bound_scale_sets, name)
+        yield Verdict(
+            rule="bound_scale_sets",
+            looked_at="vmss_name",
+            seen=name,
+            refusal="" if fits else "scale set not authorized",
+        )
+
+
+def _without_sets(role: LoginRole, looked_at: str, refusal: str) -> Verdict:
+    return Verdict(
+        rule="bound_scale_sets",
+        looked_at=looked_at,
+        seen=words(role.bound_scale_sets or []),
+        refusal=refusal if role.bound_scale_sets else "",
+    )
+
+
+class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """A resource as the request describes it."""
+
+    field: str
+    value: str
+    type: str
+    subscription: str
+    group: str
+    is_instance: bool = False  # the claim names an instance of the set: `<set>_<something>`
+
+    def mismatch(self, claim: str, text: str) -> str:
+        """Return how a claim differs from this; empty when it agrees."""
+        found = parse(text)
+        if found is None or not same(found.type, self.type) or not self._has_name(found):
+            return f"{claim} token claim does not match {self.field} {self.value}"
+        if not same(found.group, self.group):
+            return f"{claim} token claim does not match resource_group_name {self.group}"
+        if not same(found.subscription, self.subscription):
+            return f"{claim} token claim does not match subscription_id {self.subscription}"
+        return ""
+
+    def _has_name(self, found: ResourceID) -> bool:
+        name = found.name
+        if self.is_instance:
+            name, _, instance = found.name.rpartition("_")
+            return bool(instance) and same(name, self.value)
+        return same(name, self.value)
+
+
+def _machine_refusal(claims: Claims, request: LoginRequest) -> str:
+    wanted = _wanted(request, "vm_name", VIRTUAL_MACHINE)
+    return _disagreement(claims, wanted)
+
+
+def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
+    """Return why neither an instance of a flexible set nor a uniform set is meant, or nothing."""
+    uniform = _wanted(request, "vmss_name", SCALE_SET)
+    flexible = msgspec.structs.replace(uniform, type=VIRTUAL_MACHINE, is_instance=True)
+    refusals = [_disagreement(claims, wanted) for wanted in (flexible, uniform)]
+    if not all(refusals):
+        return ""
+    return (
+        f"failed to verify flexible vmss claim: {refusals[0]}\n"
+        f"failed to verify uniform vmss claim: {refusals[1]}"
+    )
+
+
+def _wanted(request: LoginRequest, field: str, kind: str) -> _Wanted:
+    return _Wanted(
+        field=field,
+        value=getattr(request, field),
+        type=kind,
+        subscription=request.subscription_id,
+        group=request.resource_group_name,
+    )
+
+
+def _disagreement(claims: Claims, wanted: _Wanted) -> str:
+    """Return how the token's claims differ from what is wanted; one that agrees is enough."""
+    given = {"xms_az_rid": claims.xms_az_rid, "xms_mirid": claims.xms_mirid}
+    present = {claim: text for claim, text in given.items() if text}
+    if not present:
+        return "xms_az_rid and xms_mirid claims are missing from token"
+    mismatches = [wanted.mismatch(claim, text) for claim, text in present.items()]
+    return "\n".join(mismatches) if all(mismatches) else ""
+
+
+def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
+    if not request.resource_id and not claims.appid:
+        return "one of vm_name, vmss_name, resource_id, or an appid JWT claim must be provided"
+    found = parse(request.resource_id)
+    if found is None or not same(found.group, request.resource_group_name):
+        return "provided resource_id does not match resource_group_name"
+    if not same(found.subscription, request.subscription_id):
+        return "provided resource_id does not match subscription_id"
+    return ""
+
+
+# ---- what the cloud says of the resource -----------------------------------------------------------
+
+
+def speaks_of(claims: Claims, resource: ResourceID) -> bool:
+    """Tell whether the token was issued for this resource."""
+    claimed = (parse(claims.xms_az_rid), parse(claims.xms_mirid))
+    return any(one.is_same(resource) for one in claimed if one)
+
+
+def of_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[Verdict]:
+    """Yield the verdicts on where the resource is: by now it is what the request names."""
+    if _names_machines(request):
+        yield from _of_place(role, request)
+    yield from _of_location(role, location)
+
+
+def _of_location(role: LoginRole, location: str) -> Iterator[Verdict]:
+    if not role.bound_locations:
+        return
+    refusal = "" if contains(role.bound_locations, location) else "location not authorized"
+    yield Verdict(
+        rule="bound_locations",
+        looked_at="location of the resource",
+        seen=location,
+        refusal=refusal if location else "location is empty",
+    )

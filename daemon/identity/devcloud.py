@@ -1,0 +1,218 @@
+"""A small cloud on loopback, for who wants to see a login without having a cloud.
+
+It has one machine with an identity of its own, a directory that signs its tokens, the machine's
+metadata service, and a resource manager that knows the machine. Anybody who reaches it may have
+the machine's token: it is for development only.
+"""
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import jwt
+import msgspec
+import trio
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generate_private_key
+
+from daemon.clock import Clock
+from daemon.config import Config
+from storage.records.base import SECOND
+
+log = logging.getLogger("steward.identity.devcloud")
+
+PORT = 4670
+TENANT = "00000000-0000-4000-8000-00000000de01"
+SUBSCRIPTION = "00000000-0000-4000-8000-00000000de02"
+PRINCIPAL = "00000000-0000-4000-8000-00000000de03"
+CLIENT = "00000000-0000-4000-8000-00000000de04"
+GROUP = "dev-group"
+MACHINE = "dev-machine"
+RESOURCE = "https://management.azure.com/"
+MACHINE_ID = (
+    f"/subscriptions/{SUBSCRIPTION}/resourcegroups/{GROUP}"
+    f"/providers/Microsoft.Compute/virtualMachines/{MACHINE}"
+)
+_TTL = 86_400  # seconds, as in the real one
+_MAX_REQUEST = 64 * 1024
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request to the cloud."""
+
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+
+
+Said = tuple[int, Mapping[str, object]]
+
+
+class DevCloud:
+    """What the cloud says."""
+
+    def __init__(self, url: str, clock: Clock, key: RSAPrivateKey) -> None:
+        self.url = url
+        self._clock = clock
+        self._key = key
+        # Another name at each start: who has kept an older key looks for this one.
+        self._kid = f"{key.public_key().public_numbers().n:x}"[:16]
+
+    @property
+    def issuer(self) -> str:
+        """Return the name of the directory."""
+        return f"{self.url}/{TENANT}/"
+
+    def as_cloud_of(self, config: Config) -> Config:
+        """Return settings of a daemon with this as its cloud."""
+        return msgspec.structs.replace(
+            config,
+            cloud_directory_url=self.url,
+            cloud_resource_manager_url=self.url,
+            cloud_graph_url=self.url,
+            cloud_metadata_url=self.url,
+        )
+
+    def answer(self, asked: Asked) -> Said:
+        """Return status and document of an answer."""
+        pages: dict[str, Callable[[], Said]] = {
+            f"/{TENANT}/.well-known/openid-configuration": self._discovery,
+            f"/{TENANT}/discovery/keys": self._keys,
+            "/metadata/identity/oauth2/token": partial(self._token, asked),
+            "/metadata/instance": partial(self._instance, asked),
+            MACHINE_ID.lower(): partial(self._machine, asked),
+        }
+        page = pages.get(asked.path) or pages.get(asked.path.lower())
+        return page() if page else _refused(404, "NotFound", "this small cloud has no such thing")
+
+    def _discovery(self) -> Said:
+        keys = f"{self.url}/{TENANT}/discovery/keys"
+        return 200, {"issuer": self.issuer, "jwks_uri": keys}
+
+    def _keys(self) -> Said:
+        public = jwt.algorithms.RSAAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
+        return 200, {"keys": [{"kid": self._kid, "use": "sig", **public}]}
+
+    def _token(self, asked: Asked) -> Said:
+        if asked.headers.get("metadata", "").lower() != "true":
+            return 400, {"error": "invalid_request", "error_description": _NO_HEADER}
+        now = self._clock.now() // SECOND
+        claims = {
+            "iss": self.issuer,
+            "aud": asked.query.get("resource", RESOURCE),
+            "iat": now,
+            "nbf": now,
+            "exp": now + _TTL,
+            "tid": TENANT,
+            "oid": PRINCIPAL,
+            "sub": PRINCIPAL,
+            "appid": CLIENT,
+            "xms_mirid": MACHINE_ID,
+        }
+        token = jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self._kid})
+        return 200, {
+            "access_token": token,
+            "client_id": CLIENT,
+            "expires_in": str(_TTL),
+            "expires_on": str(now + _TTL),
+            "resource": claims["aud"],
+            "token_type": "Bearer",
+        }
+
+    def _instance(self, asked: Asked) -> Said:
+        if asked.headers.get("metadata", "").lower() != "true":
+            return 400, {"error": f"Bad request. {_NO_HEADER}"}
+        compute = {
+            "subscriptionId": SUBSCRIPTION,
+            "resourceGroupName": GROUP,
+            "name": MACHINE,
+            "vmScaleSetName": "",
+            "location": "westeurope",
+        }
+        return 200, {"compute": compute}
+
+    def _machine(self, asked: Asked) -> Said:
+        scheme, _, token = asked.headers.get("authorization", "").partition(" ")
+        try:
+            jwt.decode(
+                token if scheme == "Bearer" else "",
+                self._key.public_key(),
+                algorithms=["RS256"],
+                options={"verify_aud": False},
+            )
+        except jwt.PyJWTError as error:
+            return _refused(401, "InvalidAuthenticationToken", str(error))
+        identity = {"principalId": PRINCIPAL, "tenantId": TENANT, "type": "SystemAssigned"}
+        return 200, {
+            "id": MACHINE_ID,
+            "name": MACHINE,
+            "location": "westeurope",
+            "identity": identity,
+        }
+
+
+_NO_HEADER = "Required metadata header not specified"
+
+
+def _refused(status: int, code: str, message: str) -> Said:
+    return status, {"error": {"code": code, "message": message}}
+
+
+# ---- its listener --------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevCloud]:
+    """Serve a small cloud on loopback while the block runs; port 0 picks one."""
+    key = await trio.to_thread.run_sync(
+        partial(generate_private_key, public_exponent=65537, key_size=2048)
+    )
+    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    number = listeners[0].socket.getsockname()[1]
+    cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, partial(_converse, cloud), listeners)
+        log.info("a small cloud for development is at %s", cloud.url)
+        yield cloud
+        nursery.cancel_scope.cancel()
+
+
+async def _converse(cloud: DevCloud, stream: trio.SocketStream) -> None:
+    """Answer one request after the other until the client goes."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_REQUEST)
+    async with stream:
+        try:
+            while await _exchange(cloud, connection, stream):
+                connection.start_next_cycle()
+        except (h11.ProtocolError, trio.BrokenResourceError):
+            return
+
+
+async def _exchange(cloud: DevCloud, connection: h11.Connection, stream: trio.SocketStream) -> bool:
+    """Answer one request; tell whether there may be another."""
+    asked = None
+    while not isinstance(event := connection.next_event(), h11.EndOfMessage):
+        if event is h11.NEED_DATA:
+            connection.receive_data(await stream.receive_some(_MAX_REQUEST))
+        elif isinstance(event, h11.Request):
+            asked = _asked(event)
+        elif isinstance(event, h11.ConnectionClosed):
+            return False
+    status, document = cloud.answer(asked) if asked else (400, {})
+    body = msgspec.json.encode(document)
+    head = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+    for part in (
+        h11.Response(status_code=status, headers=head),
+        h11.Data(data=body),
+        h11.EndOfMessage(),
+    ):
+        await stream.send_all(connection.send(part) or b"")
+    return connection.our_state is h11.DONE and connection.their_state is h11.DONE
+
+
+def _asked(request: h11.Request) -> Asked:
+    target = urlsplit(request.target.decode("latin-1"))
+    headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
+    return Asked(target.path, dict(parse_qsl(target.query)), headers)

@@ -1,0 +1,98 @@
+"""Federation: the daemon vouches for its login methods, and a directory believes it.
+
+A directory that trusts this issuer exchanges an identity token of ours for an access token of its
+own, so no secret is kept. It must be able to read the two public documents, and the token's
+subject must be the one that it was told: that of one mount, for ever.
+"""
+
+import re
+
+import msgspec
+
+from daemon.clock import Clock
+from daemon.config import Config
+from daemon.identity.credentials import Client
+from daemon.identity.issuer import LONGEST_TTL, Issuer
+from daemon.version import VERSION
+from storage.errors import Invalid
+from storage.queries import settings
+from storage.readers import Snapshot
+from storage.records.base import SECOND
+from storage.records.identity import Mount
+from storage.store import Store
+
+PATH = "/v1/identity/oidc"
+PLUGINS = f"{PATH}/plugins"
+DISCOVERY = "/.well-known/openid-configuration"
+KEYS = "/.well-known/keys"
+_TTL = 3600  # seconds
+_ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "EdDSA")  # what clients know
+_BASE = re.compile(r"https?://[^/?#\s@]+(:[0-9]+)?")
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    """What whoever checks our tokens reads first."""
+
+    issuer: str
+    jwks_uri: str
+    response_types_supported: tuple[str, ...] = ("id_token",)
+    subject_types_supported: tuple[str, ...] = ("public",)
+    id_token_signing_alg_values_supported: tuple[str, ...] = _ALGORITHMS
+
+
+def base(db: Snapshot, config: Config) -> str:
+    """Return the address under which others reach the public documents."""
+    return settings.find(db, settings.OIDC_ISSUER) or config.issuer
+
+
+def check_base(text: str) -> None:
+    """Raise `Invalid` unless a text is scheme, host and perhaps a port; empty is allowed."""
+    if text and not _BASE.fullmatch(text):
+        raise Invalid(
+            "invalid issuer, which must include only a scheme, host, and optional port "
+            "(e.g. https://example.com:8200)"
+        )
+
+
+def described(db: Snapshot, config: Config, path: str) -> Described:
+    """Return the description of the issuer at a path."""
+    issuer = f"{base(db, config)}{path}"
+    return Described(issuer=issuer, jwks_uri=f"{issuer}{KEYS}")
+
+
+def subject(mount: Mount) -> str:
+    """Return who a mount is for those that trust us."""
+    return f"plugin-identity:root:auth:{mount.accessor}"
+
+
+class Vouching:
+    """Signs identity tokens for login methods."""
+
+    def __init__(self, store: Store, clock: Clock, issuer: Issuer, config: Config) -> None:
+        self._store, self._clock, self._issuer, self._config = store, clock, issuer, config
+
+    async def assertion(self, client: Client) -> str:
+        """Return a token that says which mount it is for."""
+        mount, config = client.mount, client.settings.config
+        now = self._clock.now() // SECOND
+        ttl = min(config.identity_token_ttl or _TTL, LONGEST_TTL // SECOND)
+        address = self._store.read(lambda db: base(db, self._config))
+        claims = {
+            "iss": f"{address}{PLUGINS}",
+            "sub": subject(mount),
+            "aud": [config.identity_token_audience],
+            "iat": now,
+            "nbf": now,
+            "exp": now + ttl,
+            "vaultproject.io": {  # a name on the wire: trust policies of clouds match it
+                "accessor": mount.accessor,
+                "class": "auth",
+                "local": mount.local,
+                "namespace_id": "root",
+                "namespace_path": "",
+                "path": mount.path,
+                "plugin": mount.type,
+                "version": f"v{VERSION}",
+            },
+        }
+        return self._issuer.sign(claims)

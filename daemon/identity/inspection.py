@@ -1,0 +1,103 @@
+"""The resource check of a login: the request against the token's claims, then against the cloud.
+
+Whoever has only the name of a resource proves nothing: the token must have been issued for it, and
+the cloud must say that the token's identity is one of those that the resource has. An identity
+that stands for itself is accepted where it lives in the group that is named, or in a bound one.
+"""
+
+import logging
+
+from daemon.identity.bindings import of_bounds, of_request, speaks_of
+from daemon.identity.cloud import Resource, ResourceManager
+from daemon.identity.credentials import Client
+from daemon.identity.examination import Examination
+from daemon.identity.jwt import Claims
+from daemon.identity.request import LoginRequest
+from daemon.identity.resources import contains, parse
+from storage.errors import Refused
+from storage.records.identity import LoginRole
+
+log = logging.getLogger("steward.identity")
+
+_NO_MATCH = "neither token object id nor token app id match expected identities"
+_NO_MATCH_NO_APP = "token object id does not match expected identities, and no app id was found"
+
+
+async def inspect(
+    cloud: ResourceManager,
+    client: Client,
+    role: LoginRole,
+    claims: Claims,
+    request: LoginRequest,
+    examination: Examination,
+) -> None:
+    """Return if the resource of a login is what its role asks for. Raises `Refused`."""
+    examination.require(of_request(role, claims, request))
+    with examination.rule("the resource can be looked up", "the cloud", _named(request)):
+        resource = await _look_up(cloud, client, request)
+    with examination.rule("the resource has an identity", "identity", _named(request)):
+        principals = await _principals(cloud, client, resource, request)
+    oid, appid = claims.oid or "", claims.appid or ""
+    with examination.rule("the identity is the resource's", "oid, appid", f"{oid} {appid}"):
+        proven = bool(request.vm_name or request.vmss_name) or _is_of_token(claims, request)
+        if not (proven and oid and contains(principals, oid)):
+            await _check_by_client(cloud, client, role, appid, request)
+    examination.require(of_bounds(role, request, resource.location))
+
+
+def _named(request: LoginRequest) -> str:
+    return request.vmss_name or request.vm_name or request.resource_id
+
+
+def _is_of_token(claims: Claims, request: LoginRequest) -> bool:
+    found = parse(request.resource_id)
+    return found is not None and speaks_of(claims, found)
+
+
+async def _look_up(cloud: ResourceManager, client: Client, request: LoginRequest) -> Resource:
+    where = (request.subscription_id, request.resource_group_name)
+    if request.vmss_name:
+        return await cloud.scale_set(client, *where, request.vmss_name)
+    if request.vm_name:
+        return await cloud.machine(client, *where, request.vm_name)
+    found = parse(request.resource_id)
+    if found is None:
+        raise Refused("provided resource_id does not match resource_group_name")
+    return await cloud.resource(client, found)
+
+
+async def _principals(
+    cloud: ResourceManager, client: Client, resource: Resource, request: LoginRequest
+) -> list[str]:
+    """Return the object ids of all identities that a resource has. Raises `Refused`."""
+    identity = resource.identity
+    if identity is None:
+        kind = "vmss" if request.vmss_name else "vm" if request.vm_name else ""
+        raise Refused(f"{kind} client did not return identity information".lstrip())
+    principals = [identity.principal_id]
+    for name, assigned in (identity.user_assigned_identities or {}).items():
+        # A flexible set names its identities only: who they are is asked one by one.
+        principals.append(assigned.principal_id or await cloud.principal(client, name))
+    return [principal for principal in principals if principal]
+
+
+async def _check_by_client(
+    cloud: ResourceManager,
+    client: Client,
+    role: LoginRole,
+    appid: str,
+    request: LoginRequest,
+) -> None:
+    """Return if an identity of the groups is the token's client. Raises `Refused`."""
+    if not appid:
+        raise Refused(_NO_MATCH_NO_APP)
+    groups = [request.resource_group_name, *(role.bound_resource_groups or ())]
+    for group in {one.lower(): one for one in groups}.values():
+        try:
+            clients = await cloud.client_ids(client, request.subscription_id, group)
+        except Refused as error:
+            log.warning("the identities of group %s are unknown: %s", group, error)
+            continue
+        if contains(clients, appid):
+            return
+    raise Refused(_NO_MATCH)

@@ -1,0 +1,217 @@
+"""Mounts: at which paths login methods are, and what each says about its tokens.
+
+No mount lies above or below another. An accessor names one mount for ever: what was issued by a
+mount that is gone never belongs to a later one at the same path.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from daemon.acl.children import Terms
+from daemon.acl.tokens import Tokens
+from daemon.fields import Fields, is_duration
+from daemon.identity.roles import METHODS
+from storage.errors import Invalid, Refused
+from storage.queries import identity, mounts, secrets
+from storage.queries import tokens as stored_tokens
+from storage.readers import Snapshot
+from storage.records.acl import Token
+from storage.records.identity import SYSTEM_TTL, Mount, MountConfig
+from storage.store import Store
+from storage.writer import Transaction
+
+MAX_PATH = 256  # characters
+
+_TOKEN_PATH = "token/"  # noqa: S105  # a path
+_TOKEN_TYPES = ("default-service", "default-batch", "service", "batch")
+_LISTING = ("", "hidden", "unauth")
+_LISTS = (
+    "audit_non_hmac_request_keys",
+    "audit_non_hmac_response_keys",
+    "passthrough_request_headers",
+    "allowed_response_headers",
+)
+
+
+def path_of(text: str) -> str:
+    """Return a path as mounts are called: with one slash at its end."""
+    return text.strip("/") + "/"
+
+
+def token_mount(cluster_id: str) -> Mount:
+    """Return the mount that every installation has; what names it follows from who it is."""
+    digest = hashlib.sha256(f"{cluster_id}/{_TOKEN_PATH}".encode()).hexdigest()
+    return Mount(
+        path=_TOKEN_PATH,
+        type="token",
+        accessor=f"auth_token_{digest[:8]}",
+        uuid=f"{digest[8:16]}-{digest[16:20]}-{digest[20:24]}-{digest[24:28]}-{digest[28:40]}",
+        description="token based credentials",
+    )
+
+
+def new_mount(path: str, fields: Fields, uuid: str) -> Mount:
+    """Return the mount that a request describes. Raises `Malformed` or `Invalid`."""
+    kind = fields.text("type")
+    if not kind:
+        raise Invalid("backend type must be specified as a string")
+    config = _new_config(fields.inner("config"))
+    if kind == "token":
+        raise Invalid("token credential backend cannot be instantiated")
+    if len(path) > MAX_PATH:
+        raise Invalid(f"path of {len(path)} characters: a mount's has at most {MAX_PATH}")
+    if kind not in METHODS:
+        raise Invalid(f"plugin not found in the catalog: {kind}")
+    return Mount(
+        path=path,
+        type=kind,
+        accessor=f"auth_{kind}_{uuid[:8]}",
+        uuid=uuid,
+        description=fields.text("description"),
+        local=fields.flag("local"),
+        seal_wrap=fields.flag("seal_wrap"),
+        external_entropy_access=fields.flag("external_entropy_access"),
+        options=fields.pairs("options"),
+        config=config,
+    )
+
+
+def _new_config(fields: Fields) -> MountConfig:
+    default = _lease(fields, "default_lease_ttl", "unable to parse default TTL of {value}: ")
+    longest = _lease(fields, "max_lease_ttl", "unable to parse max TTL of {value}: ")
+    if default > longest > 0:
+        raise Invalid("given default lease TTL greater than given max lease TTL")
+    if default > SYSTEM_TTL and not longest:
+        raise Invalid(f"given default lease TTL greater than system max lease TTL of {SYSTEM_TTL}")
+    config = MountConfig(default_lease_ttl=default, max_lease_ttl=longest)
+    return _with_choices(config, fields)
+
+
+def _lease(fields: Fields, name: str, prefix: str = "") -> int:
+    """Return the seconds of a lease; `system` means what the system has."""
+    value = fields.text(name)
+    if value in ("", "system"):
+        return 0
+    if problem := is_duration(value):
+        raise Invalid(prefix.format(value=value) + problem)
+    return fields.seconds(name)
+
+
+def _with_choices(config: MountConfig, fields: Fields) -> MountConfig:
+    """Return a configuration with everything but its leases as the fields say."""
+    changes: dict[str, object] = {name: fields.texts(name) for name in _LISTS if name in fields}
+    if "listing_visibility" in fields:
+        if (visibility := fields.text("listing_visibility")) not in _LISTING:
+            raise Invalid(f"invalid listing_visibility {visibility}")
+        changes["listing_visibility"] = visibility
+    if "token_type" in fields:
+        if (kind := fields.text("token_type") or _TOKEN_TYPES[0]) not in _TOKEN_TYPES:
+            raise Invalid(f"invalid value {kind!r} for 'token_type'")
+        changes["token_type"] = kind
+    if "identity_token_key" in fields:
+        changes["identity_token_key"] = fields.text("identity_token_key")
+    return msgspec.structs.replace(config, **changes)
+
+
+async def enable(store: Store, mount: Mount) -> None:
+    """Mount a method. Raises `Invalid` when the path is taken, or above or below another."""
+
+    def write(tx: Transaction) -> None:
+        if taken := _in_the_way(mount.path, [_TOKEN_PATH, *paths(tx)]):
+            raise Invalid(f"path is already in use at {taken}")
+        mounts.put(tx, mount)
+
+    await store.write(write)
+
+
+def paths(db: Snapshot) -> list[str]:
+    """Return the paths of all mounts that people have made."""
+    return [mount.path for mount in mounts.every(db)]
+
+
+def _in_the_way(path: str, taken: Sequence[str]) -> str | None:
+    return next((one for one in taken if one.startswith(path) or path.startswith(one)), None)
+
+
+async def tune(store: Store, path: str, fields: Fields) -> None:
+    """Change what a mount says about its tokens. Raises `Malformed` or `Invalid`."""
+
+    def write(tx: Transaction) -> None:
+        mount = mounts.find(tx, path)
+        if mount is None:
+            raise Invalid(f'tune of path "auth/{path}" failed: no mount entry found')
+        config = _tuned(mount.config, fields)
+        description = fields.text("description", mount.description)
+        options = fields.pairs("options") if "options" in fields else mount.options
+        mounts.put(
+            tx,
+            msgspec.structs.replace(mount, config=config, description=description, options=options),
+        )
+
+    await store.write(write)
+
+
+def _tuned(config: MountConfig, fields: Fields) -> MountConfig:
+    default, longest = config.default_lease_ttl, config.max_lease_ttl
+    if "default_lease_ttl" in fields:
+        default = _lease(fields, "default_lease_ttl")
+    if "max_lease_ttl" in fields:
+        longest = _lease(fields, "max_lease_ttl")
+    if default > longest > 0:
+        raise Invalid(
+            f"backend max lease TTL of {longest} would be less than backend default lease TTL of "
+            f"{default}"
+        )
+    if default > SYSTEM_TTL and not longest:
+        raise Invalid(
+            f"backend default lease TTL of {default} would be greater than system max lease TTL "
+            f"of {SYSTEM_TTL}"
+        )
+    changed = msgspec.structs.replace(config, default_lease_ttl=default, max_lease_ttl=longest)
+    return _with_choices(changed, fields)
+
+
+async def disable(store: Store, tokens: Tokens, path: str) -> Mount | None:
+    """Remove a mount, what was set up for it, and then every token that it issued.
+
+    Returns what was mounted there. Raises `Invalid` for the one that cannot be removed.
+    """
+    if path == _TOKEN_PATH:
+        raise Invalid("token credential backend cannot be disabled")
+
+    def write(tx: Transaction) -> Mount | None:
+        mount = mounts.find(tx, path)
+        if mount:
+            mounts.remove(tx, path)
+            for secret in secrets.below(tx, f"identity/{mount.accessor}/"):
+                secrets.remove(tx, secret.place)
+        return mount
+
+    if mount := await store.write(write):
+        await tokens.revoke_mount(mount.accessor)
+    return mount
+
+
+async def finish_disabling(store: Store, tokens: Tokens) -> None:
+    """End the tokens of mounts that are gone: the daemon may have ended before it had done that."""
+    for accessor in store.read(stored_tokens.issuers):
+        if store.read(partial(mounts.by_accessor, accessor=accessor)) is None:
+            await tokens.revoke_mount(accessor)
+
+
+def terms(db: Snapshot, token: Token) -> Terms:
+    """Return for how long a token of a login may be renewed. Raises `Refused`."""
+    mount = mounts.by_accessor(db, token.mount)
+    name = (token.meta or {}).get("role", "").lower()
+    role = identity.role(db, token.mount, name)
+    if mount is None or role is None:
+        raise Refused(f"failed to renew entry: role {name} does not exist during renewal")
+    return Terms(
+        ttl=role.token_ttl or mount.default_ttl,
+        max_ttl=role.token_max_ttl,
+        period=role.token_period,
+        mount_max_ttl=mount.max_ttl,
+    )

@@ -1,0 +1,85 @@
+"""Names of resources in the cloud, taken apart: they are compared part by part, without case.
+
+What people send is never put into an address as it is; only a name that could be taken apart,
+with each part quoted, is.
+"""
+
+import re
+from collections.abc import Sequence
+from urllib.parse import quote as url_quote
+
+import msgspec
+
+_PART = r"[^/?#\x00-\x1f\x7f]+"
+_ID = re.compile(
+    rf"/subscriptions/(?P<subscription>{_PART})/resourceGroups/(?P<group>{_PART})"
+    rf"/providers/(?P<namespace>{_PART})(?P<rest>(?:/{_PART}/{_PART})+)",
+    re.IGNORECASE,
+)
+_DOTS = frozenset({".", ".."})
+
+VIRTUAL_MACHINE = "microsoft.compute/virtualmachines"
+SCALE_SET = "microsoft.compute/virtualmachinescalesets"
+
+
+class ResourceID(msgspec.Struct, frozen=True):
+    """A resource: where it is, of which type (`Namespace/type/subtype`), and its names."""
+
+    subscription: str
+    group: str
+    type: str
+    names: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name of the resource itself."""
+        return self.names[-1]
+
+    @property
+    def namespace(self) -> str:
+        """Return the provider of its type."""
+        return self.type.partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """Return the path of the resource in an address, each part quoted."""
+        kinds = self.type.split("/")[1:]
+        pairs = [part for pair in zip(kinds, self.names, strict=True) for part in pair]
+        parts = ["subscriptions", self.subscription, "resourceGroups", self.group]
+        return path(*parts, "providers", self.namespace, *pairs)
+
+    def is_same(self, other: "ResourceID") -> bool:
+        """Tell whether both name the same resource."""
+        return self.path.lower() == other.path.lower()
+
+    def is_within(self, subscription: str, group: str) -> bool:
+        """Tell whether the resource is in this group of this subscription."""
+        return same(self.subscription, subscription) and same(self.group, group)
+
+
+def path(*parts: str) -> str:
+    """Return parts as the path of an address."""
+    return "".join(f"/{url_quote(part, safe='')}" for part in parts)
+
+
+def parse(text: str | None) -> ResourceID | None:
+    """Return a resource's identifier taken apart; None when it is none."""
+    match = _ID.fullmatch((text or "").rstrip("/"))
+    if match is None:
+        return None
+    parts = match["rest"].split("/")[1:]
+    kinds, names = parts[::2], tuple(parts[1::2])
+    if _DOTS & {match["subscription"], match["group"], match["namespace"], *parts}:
+        return None
+    kind = "/".join([match["namespace"], *kinds])
+    return ResourceID(match["subscription"], match["group"], kind, names)
+
+
+def same(one: str, other: str) -> bool:
+    """Tell whether two names are the same: case makes no difference in the cloud."""
+    return one.lower() == other.lower()
+
+
+def contains(names: Sequence[str] | None, name: str) -> bool:
+    """Tell whether a name is among others."""
+    return any(same(one, name) for one in names or ())

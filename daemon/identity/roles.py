@@ -1,0 +1,167 @@
+"""Roles of a login method: what may be written, and how it reads.
+
+A write keeps what it does not name, except for the metadata of aliases. The order of checks and
+the texts are the peer's (golden: role-validation); a refused write changes nothing.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.fields import Fields
+from daemon.jobspec.gotext import duration, quote
+from storage.errors import Invalid, NotFound
+from storage.queries import identity, mounts
+from storage.readers import Snapshot
+from storage.records.base import SECOND
+from storage.records.identity import LoginRole, Mount
+from storage.store import Store
+from storage.writer import Transaction
+
+METHODS = ("azure", "cloudid")  # two names of one method
+
+BOUNDS = (
+    "bound_service_principal_ids",
+    "bound_group_ids",
+    "bound_subscription_ids",
+    "bound_resource_groups",
+    "bound_locations",
+    "bound_scale_sets",
+)
+_TOKEN_SPANS = ("token_ttl", "token_max_ttl", "token_period", "token_explicit_max_ttl")
+_TOKEN_TYPES = ("", "default", "service", "batch")
+# older name -> name; the older is shown as long as the last write used it
+_OLDER_SPANS = {"ttl": "token_ttl", "max_ttl": "token_max_ttl", "period": "token_period"}
+_OLDER = {**_OLDER_SPANS, "num_uses": "token_num_uses", "policies": "token_policies"}
+_MAX_TTL_WARNING = (
+    "max_ttl is greater than the system or backend mount's maximum TTL value; issued tokens' "
+    "max TTL value will be truncated"
+)
+
+
+def read(db: Snapshot, mount: Mount, name: str) -> LoginRole:
+    """Return a role by its name in any case. Raises `NotFound`."""
+    role = identity.role(db, mount.accessor, name.lower())
+    if role is None:
+        raise NotFound("")
+    return role
+
+
+def shown(role: LoginRole) -> dict[str, object]:
+    """Return a role as the API shows it: older names only where they were used."""
+    document = msgspec.structs.asdict(role)
+    return {name: value for name, value in document.items() if value or name not in _OLDER}
+
+
+async def write(store: Store, mount: Mount, name: str, fields: Fields) -> list[str]:
+    """Create or change a role; return what the caller should know. Raises `Malformed` or `Invalid`."""
+    changes = _changes(fields)
+    older = {one: _older_value(fields, one) for one in _OLDER if one in fields}
+
+    def apply(tx: Transaction) -> list[str]:
+        now = mounts.by_accessor(tx, mount.accessor)
+        if now is None:
+            raise NotFound("")
+        before = identity.role(tx, mount.accessor, name.lower()) or LoginRole()
+        named = msgspec.structs.replace(before, **changes)
+        _check_token(named)
+        role = msgspec.structs.replace(named, **_with_older_names(fields, older, changes))
+        _check(role, now)
+        identity.put_role(tx, mount.accessor, name.lower(), role)
+        return [_MAX_TTL_WARNING] if role.token_max_ttl > now.max_ttl else []
+
+    return await store.write(apply)
+
+
+async def remove(store: Store, mount: Mount, name: str) -> None:
+    """Remove a role, if there is one."""
+    await store.write(lambda tx: identity.remove_role(tx, mount.accessor, name.lower()))
+
+
+def _changes(fields: Fields) -> dict[str, object]:
+    """Return what a write says, by the newer names. Raises `Malformed`."""
+    changes: dict[str, object] = {name: fields.texts(name) for name in BOUNDS if name in fields}
+    changes |= {name: fields.seconds(name) for name in _TOKEN_SPANS if name in fields}
+    changes["alias_metadata"] = fields.pairs("alias_metadata")
+    if "token_policies" in fields:
+        changes["token_policies"] = fields.texts("token_policies")
+    if "token_num_uses" in fields:
+        changes["token_num_uses"] = fields.number("token_num_uses")
+    if "token_no_default_policy" in fields:
+        changes["token_no_default_policy"] = fields.flag("token_no_default_policy")
+    if "token_bound_cidrs" in fields:
+        changes["token_bound_cidrs"] = list(map(_network, fields.texts("token_bound_cidrs")))
+    if "token_type" in fields:
+        changes["token_type"] = _token_type(fields.text("token_type"))
+    return changes
+
+
+def _network(text: str) -> str:
+    """Return a network as it is shown: one address without its mask."""
+    return text.removesuffix("/128") if ":" in text else text.removesuffix("/32")
+
+
+def _token_type(text: str) -> str:
+    if text not in _TOKEN_TYPES:
+        raise Invalid(f"invalid 'token_type' value {quote(text)}")
+    return text or "default"
+
+
+def _older_value(fields: Fields, name: str) -> object:
+    if name == "policies":
+        return sorted({policy.lower() for policy in fields.texts(name) if policy})
+    return fields.number(name) if name == "num_uses" else fields.seconds(name)
+
+
+def _with_older_names(
+    fields: Fields, older: dict[str, object], changes: dict[str, object]
+) -> dict[str, object]:
+    """Return what older names add: they set the newer ones, which win where both are given."""
+    more: dict[str, object] = {}
+    for name, newer in _OLDER.items():
+        if newer in fields:
+            more[name] = changes[newer] if name in fields else type(changes[newer])()
+        elif name in fields:
+            more[name] = more[newer] = older[name]
+    return more
+
+
+def _check_token(role: LoginRole) -> None:
+    """Raise `Invalid` unless what is said of the token by the newer names fits together."""
+    if role.token_type == "batch" and role.token_period:  # noqa: S105  # a kind
+        raise Invalid(
+            "'token_type' cannot be 'batch' or 'default_batch' when set to generate periodic tokens"
+        )
+    if role.token_type == "batch" and role.token_num_uses > 0:  # noqa: S105  # a kind
+        raise Invalid(
+            "'token_type' cannot be 'batch' or 'default_batch' when set to generate tokens with "
+            "limited use count"
+        )
+    if role.token_ttl > role.token_max_ttl > 0:
+        raise Invalid("'token_ttl' cannot be greater than 'token_max_ttl'")
+    if role.token_num_uses < 0:
+        raise Invalid("'token_num_uses' cannot be negative")
+
+
+def _check(role: LoginRole, mount: Mount) -> None:
+    """Raise `Invalid` unless a role as a whole makes sense."""
+    if not any(_bound(role, name) for name in BOUNDS):
+        raise Invalid("must have at least one bound constraint when creating/updating a role")
+    if role.token_ttl > role.token_max_ttl > 0:
+        raise Invalid("ttl should not be greater than max_ttl")
+    if role.token_period > mount.max_ttl:
+        raise Invalid(
+            f"token period of {_long(role.token_period)} is greater than the backend's maximum "
+            f"lease TTL of {_long(mount.max_ttl)}"
+        )
+    if role.token_num_uses < 0:
+        raise Invalid("token num uses cannot be negative")
+
+
+def _bound(role: LoginRole, name: str) -> Sequence[str]:
+    values: Sequence[str] | None = getattr(role, name)
+    return values or ()
+
+
+def _long(seconds: int) -> str:
+    return quote(duration(seconds * SECOND))

@@ -1,0 +1,128 @@
+"""Evaluations made on request: the scheduler looks at a job again, if need be by force."""
+
+import msgspec
+import trio
+
+from storage.errors import Malformed, Refused
+from storage.queries import allocations, evaluations, jobs
+from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.base import Record
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.job import Job
+from storage.store import Store
+from storage.writer import Transaction
+
+
+def new_evaluation(
+    job: Job,
+    eval_id: str,
+    trigger: Trigger,
+    *,
+    priority: int = 0,
+    job_modify_index: int = 0,
+    kind: str = "",
+) -> Evaluation:
+    """Return a pending evaluation of a job; its priority and type are the job's unless given."""
+    return Evaluation(
+        id=eval_id,
+        namespace=job.namespace,
+        priority=priority or job.priority,
+        type=kind or job.type,
+        triggered_by=trigger,
+        job_id=job.id,
+        job_modify_index=job_modify_index,
+        status=EvalStatus.PENDING,
+        create_index=0,
+        modify_index=0,
+        create_time=0,
+        modify_time=0,
+    )
+
+
+class EvalOptions(Record, frozen=True, kw_only=True):
+    """How a forced evaluation differs from an ordinary one."""
+
+    force_reschedule: bool = False
+
+
+class JobEvaluateRequest(Record, frozen=True, kw_only=True):
+    """The body of a forced evaluation (spec: Create Job Evaluation)."""
+
+    job_id: str = ""
+    eval_options: EvalOptions = EvalOptions()
+
+
+class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
+    """The evaluation that was made."""
+
+    eval_id: str
+    index: int
+    job_modify_index: int
+
+
+async def evaluate_job(
+    store: Store,
+    namespace: str,
+    job_id: str,
+    options: EvalOptions,
+    *,
+    now: int,
+    eval_id: str,
+) -> Evaluated:
+    """Have the scheduler look at a job, and replace failed allocations at once if that is forced.
+
+    Raises `Refused` when there is no such job, or when it only launches children.
+    """
+
+    def write(tx: Transaction) -> Evaluated:
+        job = jobs.current(tx, namespace, job_id)
+        if job is None:
+            raise Refused("job not found")
+        if job.periodic is not None:
+            raise Refused("can't evaluate periodic job")
+        if job.launches_children:
+            raise Refused("can't evaluate parameterized job")
+        if options.force_reschedule:
+            _force_reschedule(tx, job, now)
+        evaluation = new_evaluation(
+            job, eval_id, Trigger.JOB_REGISTER, job_modify_index=job.modify_index
+        )
+        evaluations.put(tx, evaluation, now)
+        jobs.settle(tx, namespace, job_id)
+        return Evaluated(eval_id=eval_id, index=tx.index, job_modify_index=job.modify_index)
+
+    return await store.write(write)
+
+
+def _force_reschedule(tx: Transaction, job: Job, now: int) -> None:
+    for allocation in allocations.considered(tx, job.namespace, job.id):
+        if (
+            allocation.client_status != ClientStatus.FAILED
+            or allocation.desired_status != DesiredStatus.RUN
+        ):
+            continue
+        transition = msgspec.structs.replace(allocation.desired.transition, force_reschedule=True)
+        desired = msgspec.structs.replace(allocation.desired, transition=transition)
+        allocations.set_desired(tx, msgspec.structs.replace(allocation, desired=desired), now)
+
+
+def check_ids(body_id: str, path_id: str) -> None:
+    """Raise `Malformed` unless the body of a forced evaluation names the job of the path."""
+    if not body_id:
+        raise Malformed("Job ID must be specified")
+    if body_id != path_id:
+        raise Malformed("JobID not same as job name")
+
+
+async def until_looked_at(store: Store, eval_id: str, *, at_most: float) -> None:
+    """Return when an evaluation is not pending any more, or after `at_most` seconds.
+
+    So whoever has made it reads next what came of it, and not sometimes what was before.
+    """
+    with trio.move_on_after(at_most):
+        while True:
+            with store.watch(f"evaluations/{eval_id}") as change:
+                found = store.read(lambda db: evaluations.find(db, eval_id))
+                if found is None or found.status != EvalStatus.PENDING:
+                    return
+                await change.wait()

@@ -1,0 +1,166 @@
+"""Going back, and what is said of versions: that they work, and how they are called."""
+
+import msgspec
+
+from daemon.jobs.register import Registered, Surroundings, check_place, enter, keep_source
+from daemon.jobspec.validate import Findings, validate
+from storage.errors import Malformed, Refused
+from storage.queries import jobs, submissions, versions
+from storage.records.base import Record, Uint64
+from storage.records.job import Job, JobStatus, VersionTag
+from storage.store import Store
+from storage.writer import Transaction
+
+
+class JobRevertRequest(Record, frozen=True, kw_only=True):
+    """The body of a revert (spec: Revert to Older Job Version). Tokens are taken, never kept."""
+
+    job_id: str = ""
+    job_version: Uint64 = 0
+    enforce_prior_version: Uint64 | None = None
+    service_discovery_token: str = ""
+    secrets_token: str = ""
+
+
+class JobStabilityRequest(Record, frozen=True, kw_only=True):
+    """The body that says whether a version works (spec: Set Job Stability)."""
+
+    job_id: str = ""
+    job_version: Uint64 = 0
+    stable: bool = False
+
+
+class TagVersionRequest(Record, frozen=True, kw_only=True):
+    """The body that gives a version a name; without a version, or with `latest`, it is the newest."""
+
+    version: Uint64 = 0
+    latest: bool = False
+    description: str = ""
+
+
+def check_ids(body_id: str, path_id: str) -> None:
+    """Raise `Malformed` unless a body names the job of the path."""
+    if not body_id:
+        raise Malformed("JobID must be specified")
+    if body_id != path_id:
+        raise Malformed("Job ID does not match")
+
+
+# ---- going back -------------------------------------------------------------------------------------
+
+
+async def revert_job(
+    store: Store,
+    namespace: str,
+    request: JobRevertRequest,
+    *,
+    surroundings: Surroundings,
+    now: int,
+    eval_id: str,
+) -> Registered:
+    """Make an older version's definition the newest version. Raises `Refused` or `Invalid`.
+
+    It comes in as a registration does: what is not allowed any more does not come back.
+    """
+
+    def write(tx: Transaction) -> Registered:
+        present = jobs.current(tx, namespace, request.job_id)
+        if present is None:
+            raise Refused(f'job "{request.job_id}" not found')
+        target = _target(tx, present, request)
+        check_place(tx, target, validate(target), surroundings)
+        remarks = surroundings.policies.check(target, override=False)
+        done = enter(
+            tx,
+            _anew(target, now),
+            present,
+            source=submissions.find(tx, namespace, target.id, target.version),
+            now=now,
+            scaling_ids=(),
+            eval_id=eval_id,
+        )
+        warnings = Findings(remarks=tuple(remarks)).warnings
+        return msgspec.structs.replace(done, warnings=warnings)
+
+    return await store.write(write)
+
+
+def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
+    """Return the version to go back to; the order of checks is the peer's."""
+    if request.job_version == present.version:
+        raise Refused("can't revert to current version")
+    target = jobs.version(tx, present.namespace, present.id, request.job_version)
+    if target is None:
+        raise Refused(_no_version(present.namespace, present.id, request.job_version))
+    prior = request.enforce_prior_version
+    if prior is not None and prior != present.version:
+        raise Refused(f"Current job has version {present.version}; enforcing version {prior}")
+    return target
+
+
+def revert(tx: Transaction, target: Job, now: int) -> Job:
+    """Append the definition of a version that worked as the newest one; return it as stored."""
+    again = _anew(msgspec.structs.replace(target, stop=False), now)
+    stored = jobs.append_version(tx, again)
+    if source := submissions.find(tx, target.namespace, target.id, target.version):
+        keep_source(tx, source, stored)
+    return stored
+
+
+def _anew(target: Job, now: int) -> Job:
+    return msgspec.structs.replace(
+        target, stable=False, version_tag=None, status=JobStatus.PENDING, submit_time=now
+    )
+
+
+def _no_version(namespace: str, job_id: str, number: int) -> str:
+    return f'job "{job_id}" in namespace "{namespace}" at version {number} not found'
+
+
+# ---- what is said of versions -----------------------------------------------------------------------
+
+
+async def set_stable(store: Store, namespace: str, request: JobStabilityRequest) -> int:
+    """Say whether a version works; return the index of the write. Raises `Refused`."""
+
+    def write(tx: Transaction) -> int:
+        job_id, number = request.job_id, request.job_version
+        if not versions.set_stable(tx, namespace, job_id, number, stable=request.stable):
+            raise Refused(_no_version(namespace, job_id, number))
+        return tx.index
+
+    return await store.write(write)
+
+
+async def tag_version(
+    store: Store, namespace: str, job_id: str, name: str, request: TagVersionRequest, now: int
+) -> tuple[VersionTag, int]:
+    """Name a version; return its tag and the index of the write. Raises `Refused`."""
+    if request.latest and request.version:
+        raise Refused(f"version must be zero when tagging latest, got: {request.version}")
+    tag = VersionTag(name=name, description=request.description, tagged_time=now)
+
+    def write(tx: Transaction) -> tuple[VersionTag, int]:
+        number = request.version
+        if request.latest and (present := jobs.current(tx, namespace, job_id)):
+            number = present.version
+        if versions.tagged(tx, namespace, job_id, name) not in (None, number):
+            raise Refused(f'tag "{name}" already exists on a different version of job "{job_id}"')
+        if not versions.set_tag(tx, namespace, job_id, number, tag):
+            raise Refused(f'job "{job_id}" version {number} not found')
+        return tag, tx.index
+
+    return await store.write(write)
+
+
+async def untag_version(store: Store, namespace: str, job_id: str, name: str) -> int:
+    """Take a name from the version that has it; return the index of the write. Raises `Refused`."""
+
+    def write(tx: Transaction) -> int:
+        number = versions.tagged(tx, namespace, job_id, name)
+        if number is None:
+            raise Refused(f'tag "{name}" not found on job "{job_id}"')
+        versions.set_tag(tx, namespace, job_id, number, None)
+        return tx.index
+
+    return await store.write(write)

@@ -1,0 +1,284 @@
+"""Periodic jobs: each slot of their clock launches a child, or the ledger says why not.
+
+A slot is decided in one write: whether a child is at work, the launch, the ledger and which slot
+comes next. So nothing is launched twice, and a crash loses nothing: what is due stands in the
+file, and the loop that looks at it remembers nothing.
+
+Slots that passed while nobody looked (the daemon was down, the machine asleep) are caught up by
+one launch, as the peer does (golden: periodic, periodic-tick), unless the job's meta asks for
+none, or for all of them (docs/extensions.md).
+"""
+
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import blake2b
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobspec import cron
+from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
+from storage.errors import Invalid, Refused, StorageFull
+from storage.queries import evaluations, jobs, periodic
+from storage.records.base import MINUTE, SECOND
+from storage.records.evaluation import Trigger
+from storage.records.job import Job, JobStatus, Periodic
+from storage.records.periodic import Slot, SlotOutcome
+from storage.store import Store
+from storage.writer import Transaction
+
+log = logging.getLogger("steward.periodic")
+
+_AT_ONCE = 32  # decisions that share a commit
+_LATE = MINUTE  # a slot that is older was missed
+_MOST_COUNTED = 1000  # slots that one line of the ledger counts
+_LONGEST_SLEEP = 30.0  # seconds: the wall clock may be set, and stands still in a sleeping machine
+_DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
+
+_BUSY = "a child is still at work and overlap is prohibited"
+_TAKEN = "a child was launched by hand in the same second"
+
+
+class Forced(msgspec.Struct, frozen=True, kw_only=True):
+    """The evaluation of a child that was launched by hand."""
+
+    eval_id: str
+    index: int
+
+
+# ---- the clock of a job -------------------------------------------------------------------------
+
+
+def next_slot(block: Periodic, after: int) -> int | None:
+    """Return the first slot after a time; None when there is none any more."""
+    try:
+        zone = cron.zone(block.time_zone)
+        found = [cron.next_after(spec, after, zone) for spec in block.specs or [block.spec]]
+    except Invalid as error:  # stored before a rule was sharpened
+        log.warning("no more launches: %s", error)
+        return None
+    return min((slot for slot in found if slot is not None), default=None)
+
+
+def _missed(block: Periodic, first: int, now: int) -> int:
+    """Count the slots from `first` to now, as far as that matters."""
+    count, slot = 0, first
+    while slot <= now and count < _MOST_COUNTED:
+        count += 1
+        following = next_slot(block, slot)
+        if following is None:
+            break
+        slot = following
+    return count
+
+
+def offset(job: Job) -> int:
+    """Return by how much a job's launches come after their slots: always the same for this job."""
+    longest = JITTER.of(job.meta)
+    if not longest:
+        return 0
+    drawn = blake2b(f"{job.namespace}/{job.id}".encode(), digest_size=8).digest()
+    return int.from_bytes(drawn) % (longest // SECOND + 1) * SECOND
+
+
+# ---- deciding a slot ----------------------------------------------------------------------------
+
+
+def decide(
+    tx: Transaction, namespace: str, job_id: str, *, started: int, now: int, eval_id: str
+) -> None:
+    """Decide the next slot of a job, if it has come; or work out when it comes.
+
+    `started` is when somebody began to look: earlier slots were missed.
+    """
+    due, job = periodic.of_job(tx, namespace, job_id), jobs.current(tx, namespace, job_id)
+    if due is None or job is None or job.periodic is None:
+        return
+    slot, late = next_slot(job.periodic, due.followed_to), offset(job)
+    if slot is None or slot + late > now:
+        _advance(tx, job, due.followed_to)
+    elif slot + late < max(started, now - _LATE):
+        _catch_up(tx, job, slot, now, eval_id)
+    else:
+        _launch_or_skip(tx, job, slot, now, eval_id)
+        _advance(tx, job, slot)
+
+
+def _catch_up(tx: Transaction, job: Job, slot: int, now: int, eval_id: str) -> None:
+    """Decide about slots that were missed, the first of which is `slot`; perhaps not yet all."""
+    assert job.periodic is not None  # noqa: S101  # it has a slot
+    until = now - offset(job)
+    missed = _missed(job.periodic, slot, until)
+    most = CATCH_UP_MOST.of(job.meta)
+    match CATCH_UP.of(job.meta):
+        case CatchUp.LAST:
+            _launch_or_skip(tx, job, slot, now, eval_id, missed=missed)
+            _advance(tx, job, until)
+        case CatchUp.NONE:
+            _skip(tx, job, slot, now, "it was missed, and this job does not catch up", missed)
+            _advance(tx, job, until)
+        case CatchUp.ALL if missed > most:
+            reason = f"it was missed, and this job catches up the newest {most} only"
+            _skip(tx, job, slot, now, reason, missed - most)
+            _advance(tx, job, _nth(job.periodic, slot, missed - most))
+        case CatchUp.ALL:
+            _launch_or_skip(tx, job, slot, now, eval_id, outcome=SlotOutcome.CAUGHT_UP)
+            _advance(tx, job, slot)
+
+
+def _nth(block: Periodic, slot: int, number: int) -> int:
+    """Return the `number`th of the slots that begin with `slot`."""
+    for _ in range(number - 1):
+        slot = next_slot(block, slot) or slot
+    return slot
+
+
+def _advance(tx: Transaction, job: Job, followed_to: int) -> None:
+    """Note that all slots up to a time have been decided, and when to look again."""
+    assert job.periodic is not None  # noqa: S101  # its clock is followed
+    slot = next_slot(job.periodic, followed_to)
+    due = None if slot is None else slot + offset(job)
+    periodic.advance(tx, job.namespace, job.id, followed_to=followed_to, next_slot=due)
+
+
+def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: int) -> None:
+    done = Slot(slot=slot, slots=slots, decided_at=now, outcome=SlotOutcome.SKIPPED, reason=reason)
+    periodic.add_slot(tx, job.namespace, job.id, done)
+
+
+def _launch_or_skip(
+    tx: Transaction,
+    job: Job,
+    slot: int,
+    now: int,
+    eval_id: str,
+    *,
+    missed: int = 0,
+    outcome: SlotOutcome = SlotOutcome.LAUNCHED,
+) -> None:
+    """Launch a child for a slot, or one for those that were missed, or write down why not."""
+    child_id, reason = child_id_of(job, now if missed else slot), ""
+    if missed:
+        outcome = SlotOutcome.CAUGHT_UP
+    if job.periodic and job.periodic.prohibit_overlap and jobs.has_active_children(tx, job):
+        outcome, reason, child_id = SlotOutcome.SKIPPED, _BUSY, ""
+    elif jobs.current_wire(tx, job.namespace, child_id) is not None:
+        outcome, reason = SlotOutcome.SKIPPED, _TAKEN
+    else:
+        _launch(tx, job, child_id, now, eval_id)
+    done = Slot(
+        slot=slot,
+        slots=max(missed, 1),
+        decided_at=now,
+        outcome=outcome,
+        reason=reason,
+        child_id=child_id,
+    )
+    periodic.add_slot(tx, job.namespace, job.id, done)
+
+
+def child_id_of(parent: Job, time: int) -> str:
+    """Return the id of the child that is launched for this time."""
+    return f"{parent.id}/periodic-{time // SECOND}"
+
+
+def derive(parent: Job, child_id: str, now: int) -> Job:
+    """Return the child of a launch: the parent's definition with its own id, without the clock."""
+    return msgspec.structs.replace(
+        parent,
+        id=child_id,
+        name=child_id,
+        parent_id=parent.id,
+        periodic=None,
+        status=JobStatus.PENDING,
+        stable=False,
+        version_tag=None,
+        submit_time=now,
+    )
+
+
+def _launch(tx: Transaction, parent: Job, child_id: str, now: int, eval_id: str) -> None:
+    child = jobs.append_version(tx, derive(parent, child_id, now))
+    if not child.launches_children:
+        evaluation = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB, job_modify_index=tx.index)
+        evaluations.put(tx, evaluation, now)
+    jobs.settle(tx, child.namespace, child.id)
+
+
+async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id: str) -> Forced:
+    """Launch a child now, whether others are at work or not. Raises `Refused`.
+
+    Twice in a second means the same child, which is only evaluated again.
+    """
+
+    def write(tx: Transaction) -> Forced:
+        job = jobs.current(tx, namespace, job_id)
+        if job is None:
+            raise Refused("job not found")
+        if job.periodic is None:
+            raise Refused("can't force launch non-periodic job")
+        if not periodic.is_followed(job):
+            raise Refused(
+                f'force launch for job "{job_id}" failed: '
+                f'can\'t force run non-tracked job "{job_id}" ({namespace})'
+            )
+        child_id = child_id_of(job, now)
+        child = jobs.current(tx, namespace, child_id)
+        if child is None:
+            _launch(tx, job, child_id, now, eval_id)
+        else:
+            again = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB)
+            evaluations.put(tx, again, now)
+            jobs.settle(tx, namespace, child_id)
+        return Forced(eval_id=eval_id, index=tx.index)
+
+    return await store.write(write)
+
+
+# ---- the loop -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def open_periodic(store: Store, clock: Clock, ids: Iterator[str]) -> AsyncIterator[None]:
+    """Launch the children of periodic jobs while the block runs."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow, store, clock, ids)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+    started = clock.now()
+    while True:
+        with store.watch(periodic.TOPIC) as change:
+            now = clock.now()
+            due = store.read(partial(periodic.due, now=now, most=_AT_ONCE))
+            if not due:
+                with trio.move_on_after(_pause(store, now)):
+                    await change.wait()
+                continue
+        try:
+            async with trio.open_nursery() as nursery:
+                for one in due:
+                    key = (one.namespace, one.job_id)
+                    work = partial(_decide, key, started, now, next(ids))
+                    nursery.start_soon(store.write, work)
+        except* StorageFull as error:
+            log.warning("launches wait: %s", error.exceptions[0])
+            await trio.sleep(_DISK_FULL_PAUSE)
+
+
+def _decide(key: tuple[str, str], started: int, now: int, eval_id: str, tx: Transaction) -> None:
+    decide(tx, *key, started=started, now=now, eval_id=eval_id)
+
+
+def _pause(store: Store, now: int) -> float:
+    """Return for how many seconds there is nothing to do."""
+    at = store.read(periodic.next_time)
+    if at is None:
+        return float("inf")
+    return min(max(at - now, 0) / SECOND, _LONGEST_SLEEP)

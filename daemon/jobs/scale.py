@@ -1,0 +1,175 @@
+"""Scaling: a new count for one group is a new version of the job; each request leaves an event.
+
+A request without a count is a note: an autoscaler tells why it does nothing. The order of checks
+is the peer's (golden: scale): the request itself, the job, its group, the bounds of its policy, a
+deployment under way, the index that the caller enforces.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.register import check_index
+from daemon.jobspec.policies import Policies
+from daemon.jobspec.validate import Findings
+from storage.errors import Malformed, NotFound
+from storage.queries import deployments, evaluations, jobs, scaling
+from storage.records import gojson
+from storage.records.base import Int64, Record, Uint64
+from storage.records.evaluation import Trigger
+from storage.records.group import TaskGroup
+from storage.records.job import Job, JobType
+from storage.records.scaling import ScalingEvent
+from storage.store import Store
+from storage.writer import Transaction
+
+_EVERYWHERE = (JobType.SYSTEM, JobType.SYSBATCH)
+
+
+class ScalingRequest(Record, frozen=True, kw_only=True):
+    """The body of a scaling (spec: Scale Task Group)."""
+
+    target: dict[str, str] | None = None
+    count: Int64 | None = None
+    message: str = ""
+    error: object = False  # a text, or as the peer's clients send it, true
+    meta: dict[str, object] | None = None
+    enforce_index: bool = False
+    job_modify_index: Uint64 = 0
+    policy_override: bool = False
+
+
+class Scaled(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scaling did; a note makes no evaluation."""
+
+    index: int
+    job_modify_index: int
+    eval_id: str = ""
+    eval_create_index: int = 0
+    warnings: str = ""
+
+
+def check(request: ScalingRequest, namespace: str, job_id: str) -> None:
+    """Raise `Malformed` unless the request makes sense by itself."""
+    target = request.target or {}
+    if target.get("Namespace", namespace) != namespace:
+        raise Malformed("namespace in payload did not match header")
+    if target.get("Job", job_id) != job_id:
+        raise Malformed("job ID in payload did not match URL")
+    if not target.get("Group"):
+        raise Malformed("missing task group name for scaling action")
+    if not isinstance(request.error, bool | str):
+        raise Malformed(
+            f"json: cannot unmarshal {gojson.kind(request.error)} into Go struct field "
+            "ScalingRequest.Error of type bool"
+        )
+    if request.count is not None and request.count < 0:
+        raise Malformed("scaling action count can't be negative")
+    if request.count is not None and request.error:
+        raise Malformed("scaling action should not contain count if error is true")
+    if not request.message and not request.error:
+        raise Malformed("scaling action must contain a message or an error")
+
+
+async def scale_job(
+    store: Store,
+    namespace: str,
+    job_id: str,
+    request: ScalingRequest,
+    *,
+    policies: Policies,
+    now: int,
+    eval_id: str,
+) -> Scaled:
+    """Give a group of a job another count, or keep a note. Raises `Malformed` and others.
+
+    What `policies` do not allow is `Denied`.
+    """
+    check(request, namespace, job_id)
+
+    def write(tx: Transaction) -> Scaled:
+        job = jobs.current(tx, namespace, job_id)
+        if job is None:
+            raise NotFound(f'job "{job_id}" not found')
+        group = _group(job, (request.target or {})["Group"])
+        if request.count is not None:
+            _check_count(job, group, request.count)
+            if _active(tx, job):
+                raise Malformed("job scaling blocked due to active deployment")
+        if request.enforce_index or (request.job_modify_index and request.count is not None):
+            check_index(job, request.job_modify_index)
+        done = Scaled(index=tx.index, job_modify_index=job.modify_index)
+        if request.count is not None:
+            scaled = _with_count(job, group, request.count, now)
+            remarks = policies.check(scaled, override=request.policy_override)
+            done = _enter(tx, scaled, remarks, now, eval_id)
+        event = _event(request, group, done, now)
+        scaling.add_event(tx, namespace, job_id, group.name, event)
+        return done
+
+    return await store.write(write)
+
+
+def _enter(tx: Transaction, job: Job, remarks: Iterable[str], now: int, eval_id: str) -> Scaled:
+    """Append a scaled job as the newest version, and have it evaluated."""
+    stored = jobs.append_version(tx, job)
+    warnings = Findings(remarks=tuple(remarks)).warnings
+    done = Scaled(index=tx.index, job_modify_index=tx.index, warnings=warnings)
+    if not stored.launches_children:
+        evaluation = new_evaluation(stored, eval_id, Trigger.JOB_SCALING, job_modify_index=tx.index)
+        evaluations.put(tx, evaluation, now)
+        done = msgspec.structs.replace(done, eval_id=eval_id, eval_create_index=tx.index)
+    jobs.settle(tx, stored.namespace, stored.id)
+    return done
+
+
+def _group(job: Job, name: str) -> TaskGroup:
+    group = job.group(name)
+    if group is None:
+        raise Malformed(f'task group "{name}" specified for scaling does not exist in job')
+    return group
+
+
+def _check_count(job: Job, group: TaskGroup, count: int) -> None:
+    """Raise `Malformed` unless the group may have this count; a disabled policy bounds as well."""
+    if job.type in _EVERYWHERE and count > 1:
+        raise Malformed(f'jobs of type "{job.type}" can only be scaled between 0 and 1')
+    if group.scaling is None:
+        return
+    if count > group.scaling.max:
+        raise Malformed(
+            f"group count was greater than scaling policy maximum: {count} > {group.scaling.max}"
+        )
+    if count < group.scaling.min:
+        raise Malformed(
+            f"group count was less than scaling policy minimum: {count} < {group.scaling.min}"
+        )
+
+
+def _active(tx: Transaction, job: Job) -> bool:
+    latest = deployments.latest(tx, job.namespace, job.id)
+    return latest is not None and latest.active
+
+
+def _with_count(job: Job, group: TaskGroup, count: int, now: int) -> Job:
+    """Return the job with another count; a stable version stays so, as its definition works."""
+    groups = [
+        msgspec.structs.replace(one, count=count) if one is group else one
+        for one in job.task_groups or ()
+    ]
+    return msgspec.structs.replace(job, task_groups=groups, submit_time=now, version_tag=None)
+
+
+def _event(request: ScalingRequest, group: TaskGroup, done: Scaled, now: int) -> ScalingEvent:
+    """Return what is kept of a request; the text of an error stands beside its message."""
+    told = (request.message, request.error if isinstance(request.error, str) else "")
+    return ScalingEvent(
+        time=now,
+        count=request.count,
+        previous_count=group.count,
+        message=": ".join(filter(None, told)),
+        error=bool(request.error),
+        meta=request.meta,
+        eval_id=done.eval_id or None,
+    )

@@ -1,0 +1,213 @@
+"""A parsed job with the defaults that the peer's client fills in (`Canonicalize`).
+
+This is the first half of completing a job, the one a client may do for itself: what is null gets
+its default, and nothing else changes. `canonicalize` does the second half, the server's, when a
+job is registered, and comes to the same job whether or not this was done before.
+"""
+
+import posixpath
+
+import msgspec
+
+from daemon.jobspec.defaults.connect import (
+    complete_connect,
+    complete_logs,
+    complete_resources,
+)
+from daemon.jobspec.defaults.nulls import fill, fill_empty, weigh_null, with_defaults
+from daemon.jobspec.defaults.service import CHECK_RESTART
+from daemon.jobspec.defaults.task import LOCAL, PLUGIN
+from storage.records.base import SECOND
+from storage.records.codec import Document
+from storage.records.group import (
+    RESCHEDULE_POLICIES,
+    RESTART_POLICIES,
+    ROLLING_UPDATE,
+    EphemeralDisk,
+    Migrate,
+    ReschedulePolicy,
+)
+from storage.records.job import JobType
+
+_UPDATE: Document = msgspec.to_builtins(ROLLING_UPDATE)
+_MIGRATE: Document = msgspec.to_builtins(Migrate())
+_DISK: Document = msgspec.to_builtins(EphemeralDisk())
+_RESTART: dict[str, Document] = msgspec.to_builtins(RESTART_POLICIES)
+_RESCHEDULE: dict[str, Document] = msgspec.to_builtins(RESCHEDULE_POLICIES)
+_NEVER_RESCHEDULED: Document = msgspec.to_builtins(ReschedulePolicy())
+_UPDATED_BY_DEFAULT = (JobType.SERVICE, JobType.SYSTEM)
+
+_JOB: Document = {
+    "Type": "service",
+    "Priority": 50,
+    "Region": "global",
+    "Namespace": "default",
+    **dict.fromkeys(("AllAtOnce", "Stop", "Stable"), False),
+    **dict.fromkeys(("Version", "CreateIndex", "ModifyIndex", "JobModifyIndex"), 0),
+    **dict.fromkeys(("ParentID", "Status", "StatusDescription", "NodePool"), ""),
+    **dict.fromkeys(("ConsulNamespace", "SecretsNamespace", "ServiceTokenID"), ""),
+}
+_PERIODIC: Document = {
+    "Enabled": True,
+    "ProhibitOverlap": False,
+    "Spec": "",
+    "Specs": [],
+    "SpecType": "cron",
+    "TimeZone": "UTC",
+}
+_REGION: Document = {"Count": 1, "Datacenters": [], "Meta": {}}
+_ARTIFACT: Document = {"GetterMode": "any", "GetterInsecure": False}
+_MOUNT: Document = {"ReadOnly": False, "PropagationMode": "private", "SELinuxLabel": ""}
+_TEMPLATE: Document = {
+    **dict.fromkeys(("SourcePath", "EmbeddedTmpl", "DestPath", "ChangeSignal"), ""),
+    "LeftDelim": "{{",
+    "RightDelim": "}}",
+    "Envvars": False,
+    "Once": False,
+    "VaultGrace": 0,
+}
+_VAULT: Document = {
+    "Namespace": "",
+    "AllowTokenExpiration": False,
+    "ChangeSignal": "SIGHUP",
+}
+_SERVICE: Document = {
+    "AddressMode": "auto",
+    "Provider": "consul",
+    "Cluster": "default",
+    "OnUpdate": "require_healthy",
+}
+
+
+def complete(job: Document) -> Document:
+    """Fill the defaults of a parsed job in, in place; return it."""
+    fill(job, _JOB)
+    if job["Update"] is not None or job["Type"] in _UPDATED_BY_DEFAULT:
+        job["Update"] = with_defaults(job["Update"], _UPDATE)
+    if job["Periodic"] is not None:
+        fill(job["Periodic"], _PERIODIC)
+    if job["Multiregion"] is not None:
+        multiregion = job["Multiregion"]
+        multiregion["Strategy"] = with_defaults(
+            multiregion["Strategy"], {"MaxParallel": 0, "OnFailure": ""}
+        )
+        for region in _all(multiregion, "Regions"):
+            fill(region, _REGION)
+    weigh_null(job)
+    for group in _all(job, "TaskGroups"):
+        _complete_group(group, job)
+    return job
+
+
+def _all(document: Document, name: str) -> list[Document]:
+    found: list[Document] | None = document[name]
+    return found or []
+
+
+def _over(document: Document | None, other: Document | None) -> Document | None:
+    """Return a block with what it leaves open taken from another; None when there is neither."""
+    if document is None or other is None:
+        return dict(document or other or {}) if document is not None or other is not None else None
+    return with_defaults(document, other)
+
+
+# ---- the group ---------------------------------------------------------------------------------------
+
+
+def _complete_group(group: Document, job: Document) -> None:
+    kind = job["Type"]
+    if group["Count"] is None:
+        least = group["Scaling"]["Min"] if group["Scaling"] else None
+        group["Count"] = 1 if least is None else least
+    if group["Scaling"] is not None:
+        fill(group["Scaling"], {"Min": group["Count"], "Enabled": True})
+    group["EphemeralDisk"] = with_defaults(group["EphemeralDisk"], _DISK)
+    group["RestartPolicy"] = with_defaults(
+        group["RestartPolicy"], _RESTART.get(kind, _RESTART[JobType.BATCH])
+    )
+    update = _over(group["Update"], job["Update"])
+    group["Update"] = with_defaults(update, _UPDATE) if update is not None else None
+    reschedule = _over(group["ReschedulePolicy"], job["Reschedule"])
+    if reschedule is not None or kind in _RESCHEDULE:
+        reschedule = with_defaults(reschedule, _RESCHEDULE.get(kind, _NEVER_RESCHEDULED))
+    group["ReschedulePolicy"] = reschedule
+    migrate = _over(group["Migrate"], job["Migrate"])
+    if migrate is not None or kind == JobType.SERVICE:
+        migrate = with_defaults(migrate, _MIGRATE)
+    group["Migrate"] = migrate
+    if group["Disconnect"] is not None:
+        fill(group["Disconnect"], {"Replace": True, "Reconcile": "best_score"})
+    _complete_consul(group)
+    weigh_null(group)
+    for service in _all(group, "Services"):
+        _complete_service(service, f"{job['Name']}-{group['Name']}")
+    for task in _all(group, "Tasks"):
+        _complete_task(task, group, job)
+
+
+def _complete_consul(document: Document) -> None:
+    if document["Consul"] is not None:
+        fill_empty(document["Consul"], {"Cluster": "default"})
+
+
+# ---- services ----------------------------------------------------------------------------------------
+
+
+def _complete_service(service: Document, name: str) -> None:
+    fill_empty(service, {**_SERVICE, "Name": name})
+    if service["CheckRestart"] is not None:
+        fill(service["CheckRestart"], CHECK_RESTART)
+    for check in _all(service, "Checks"):
+        fill_empty(check, {"OnUpdate": service["OnUpdate"]})
+        check["CheckRestart"] = _check_restart(check["CheckRestart"], service["CheckRestart"])
+    if service["Connect"] is not None:
+        service["Connect"] = complete_connect(service["Connect"])
+
+
+def _check_restart(own: Document | None, of_service: Document | None) -> Document | None:
+    """Return when a check restarts its task: the service's block, with what the check changes."""
+    if own is None:
+        return dict(of_service) if of_service is not None else None
+    if of_service is not None:
+        own = with_defaults(own, of_service)
+        own["Limit"] = own["Limit"] or of_service["Limit"]
+        own["IgnoreWarnings"] = own["IgnoreWarnings"] or of_service["IgnoreWarnings"]
+    return with_defaults(own, CHECK_RESTART)
+
+
+# ---- the task ----------------------------------------------------------------------------------------
+
+
+def _complete_task(task: Document, group: Document, job: Document) -> None:
+    fill(task, {"KillTimeout": 5 * SECOND})
+    task["RestartPolicy"] = with_defaults(task["RestartPolicy"], group["RestartPolicy"])
+    task["LogConfig"] = complete_logs(task["LogConfig"])
+    task["Resources"] = complete_resources(task["Resources"])
+    _complete_consul(task)
+    weigh_null(task)
+    for artifact in _all(task, "Artifacts"):
+        _complete_artifact(artifact)
+    for template in _all(task, "Templates"):
+        fill(template, _TEMPLATE)
+        template["ChangeSignal"] = template["ChangeSignal"].upper()
+        if template["ChangeScript"] is not None:
+            fill(template["ChangeScript"], {"Command": ""})
+    for mount in _all(task, "VolumeMounts"):
+        fill(mount, _MOUNT)
+    if task["SecretsConfig"] is not None:
+        fill(task["SecretsConfig"], _VAULT)
+        fill_empty(task["SecretsConfig"], {"Cluster": "default"})
+    if task.get("CSIPluginConfig") is not None:
+        fill_empty(task["CSIPluginConfig"], PLUGIN)
+    for policy in _all(task, "ScalingPolicies"):
+        fill(policy, {"Min": 0, "Enabled": True})
+    for service in _all(task, "Services"):
+        _complete_service(service, f"{job['Name']}-{group['Name']}-{task['Name']}")
+
+
+def _complete_artifact(artifact: Document) -> None:
+    fill(artifact, _ARTIFACT)
+    if artifact["RelativeDest"] is None:
+        source = artifact["GetterSource"] or ""
+        name = posixpath.basename(source.rstrip("/")) if artifact["GetterMode"] == "file" else ""
+        artifact["RelativeDest"] = posixpath.join(LOCAL, name)

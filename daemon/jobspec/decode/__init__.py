@@ -1,0 +1,1 @@
+"""Bodies of job files to job documents, by tables of what each block may hold."""

@@ -1,0 +1,165 @@
+"""What stands in a body: its arguments and its blocks, in either syntax.
+
+In the JSON form of a job file only the table of a block can tell an argument from a block: there
+both are properties of an object.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.jobspec.hcl.source import Diagnostic, Source, did_you_mean
+from daemon.jobspec.hcl.tree import (
+    Argument,
+    Block,
+    Body,
+    Expression,
+    Label,
+    Literal,
+    Object,
+    Tuple,
+    key_text,
+)
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The arguments and blocks of a body that belong there; `problems` tells of the others."""
+
+    arguments: dict[str, Argument]
+    blocks: list[Block]
+    problems: list[Diagnostic]
+
+
+def contents(
+    body: Body | Object, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+) -> Contents:
+    """Return what a body holds; `blocks` tells how many labels each kind of block has."""
+    if isinstance(body, Object):
+        return _properties(body, source, arguments, blocks)
+    known: dict[str, Argument] = {}
+    problems: list[Diagnostic] = []
+    for name, argument in body.arguments.items():
+        if name in arguments:
+            known[name] = argument
+        else:
+            problems.append(_unknown_argument(argument, source, arguments, blocks))
+    kept = []
+    for block in body.blocks:
+        if block.kind not in blocks:
+            problems.append(_unknown_block(block, source, arguments, blocks))
+        elif (problem := _label_problem(block, source, blocks[block.kind])) is not None:
+            problems.append(problem)
+        else:
+            kept.append(block)
+    return Contents(known, kept, problems)
+
+
+def _unknown_argument(
+    argument: Argument, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+) -> Diagnostic:
+    hint = did_you_mean(argument.name, arguments)
+    if argument.name in blocks:
+        hint = f' Did you mean to define a block of type "{argument.name}"?'
+    return Diagnostic(
+        summary="Unsupported argument",
+        detail=f'An argument named "{argument.name}" is not expected here.{hint}',
+        source=source,
+        start=argument.start,
+        end=argument.name_end,
+    )
+
+
+def _unknown_block(
+    block: Block, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+) -> Diagnostic:
+    hint = did_you_mean(block.kind, blocks)
+    if block.kind in arguments:
+        hint = (
+            f' Did you mean to define argument "{block.kind}"? If so, use the equals sign to '
+            "assign it a value."
+        )
+    return Diagnostic(
+        summary="Unsupported block type",
+        detail=f'Blocks of type "{block.kind}" are not expected here.{hint}',
+        source=source,
+        start=block.start,
+        end=block.kind_end,
+    )
+
+
+def _label_problem(block: Block, source: Source, wanted: int) -> Diagnostic | None:
+    kind, labels = block.kind, block.labels
+    if len(labels) < wanted:
+        return Diagnostic(
+            summary=f"Missing name for {kind}",
+            detail=f"All {kind} blocks must have {wanted} labels (name).",
+            source=source,
+            start=block.body.start,
+            end=block.body.start + 1,
+        )
+    if len(labels) > wanted:
+        only = f"Only {wanted} labels (name) are expected" if wanted else "No labels are expected"
+        return Diagnostic(
+            summary=f"Extraneous label for {kind}",
+            detail=f"{only} for {kind} blocks.",
+            source=source,
+            start=labels[wanted].start,
+            end=labels[wanted].end,
+        )
+    return None
+
+
+# ---- the JSON form -----------------------------------------------------------------------------------
+
+
+def _properties(
+    body: Object, source: Source, arguments: frozenset[str], blocks: Mapping[str, int]
+) -> Contents:
+    found = Contents({}, [], [])
+    for key, value in body.items:
+        name = key_text(key) or ""
+        if name in arguments:
+            found.arguments[name] = Argument(name, key.start, key.end, value)
+        elif name in blocks:
+            for labels, inner in _unwrapped(value, blocks[name]):
+                if isinstance(inner, Object):
+                    found.blocks.append(Block(name, key.start, key.end, labels, inner))
+                else:
+                    found.problems.append(_no_object(inner, source))
+        elif name != "//":  # a comment
+            hint = did_you_mean(name, [*arguments, *blocks])
+            found.problems.append(
+                Diagnostic(
+                    summary="Extraneous JSON object property",
+                    detail=f'No argument or block type is named "{name}".{hint}',
+                    source=source,
+                    start=key.start,
+                    end=key.end,
+                )
+            )
+    return found
+
+
+def _unwrapped(
+    value: Expression, depth: int, labels: tuple[Label, ...] = ()
+) -> Iterator[tuple[tuple[Label, ...], Expression]]:
+    """Yield labels and bodies: an object for each label, and lists wherever there are several."""
+    if isinstance(value, Tuple):
+        for item in value.items:
+            yield from _unwrapped(item, depth, labels)
+    elif depth and isinstance(value, Object):
+        for key, inner in value.items:
+            label = Label(key_text(key) or "", key.start, key.end)
+            yield from _unwrapped(inner, depth - 1, (*labels, label))
+    elif not isinstance(value, Literal) or value.value is not None:
+        yield labels, value
+
+
+def _no_object(value: Expression, source: Source) -> Diagnostic:
+    return Diagnostic(
+        summary="Incorrect JSON value type",
+        detail="A JSON object is required here, to define arguments and blocks.",
+        source=source,
+        start=value.start,
+        end=value.end,
+    )

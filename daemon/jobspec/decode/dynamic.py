@@ -1,0 +1,158 @@
+"""`dynamic` blocks: one block for each element of a collection."""
+
+from collections.abc import Iterator, Mapping
+
+from daemon.jobspec.decode.bodies import contents
+from daemon.jobspec.hcl.evaluate import evaluate, evaluate_all
+from daemon.jobspec.hcl.scope import Scope
+from daemon.jobspec.hcl.source import Faulty, did_you_mean
+from daemon.jobspec.hcl.tree import (
+    Argument,
+    Block,
+    Body,
+    Expression,
+    Label,
+    Object,
+    Reference,
+    Template,
+    Tuple,
+    key_text,
+)
+from daemon.jobspec.hcl.values import (
+    Unsuitable,
+    Value,
+    attributes,
+    elements,
+    kind_of,
+    to_text,
+    type_of,
+)
+
+DYNAMIC = "dynamic"
+
+_ARGUMENTS = frozenset({"for_each", "iterator", "labels"})
+
+
+def expanded(block: Block, known: Mapping[str, int], scope: Scope) -> Iterator[tuple[Block, Scope]]:
+    """Yield the blocks that a dynamic block stands for, each with the scope of its content.
+
+    `known` tells which blocks may stand here, and how many labels each has. Raises `Faulty`.
+    """
+    kind = block.labels[0]
+    if kind.text not in known or kind.text == DYNAMIC:
+        detail = f'Blocks of type "{kind.text}" are not expected here.'
+        hint = did_you_mean(kind.text, known)
+        raise scope.fault_at(kind.start, kind.end, "Unsupported block type", detail + hint)
+    found = contents(block.body, scope.source, _ARGUMENTS, {"content": 0})
+    if found.problems:
+        raise Faulty(found.problems)
+    content = _content(block, found.blocks, scope)
+    for_each = found.arguments.get("for_each")
+    if for_each is None:
+        raise scope.fault_at(
+            block.body.start,
+            block.body.start,
+            "Missing required argument",
+            'The argument "for_each" is required, but no definition was found.',
+        )
+    name = _iterator(found.arguments.get("iterator"), kind.text, scope)
+    labels = found.arguments.get("labels")
+    for key, value in _elements(for_each.value, scope):
+        inner = scope.with_values({name: {"key": key, "value": value}})
+        texts = _labels(labels, known[kind.text], block, inner)
+        yield Block(kind.text, kind.start, kind.end, texts, content), inner
+
+
+def _content(block: Block, blocks: list[Block], scope: Scope) -> Body | Object:
+    if len(blocks) == 1:
+        return blocks[0].body
+    if not blocks:
+        raise scope.fault_at(
+            block.body.start,
+            block.body.start,
+            "Missing content block",
+            'A dynamic block has a block "content": that is what it repeats.',
+        )
+    raise scope.fault_at(
+        blocks[1].start,
+        blocks[1].kind_end,
+        "Duplicate content block",
+        'Only one block of type "content" is allowed.',
+    )
+
+
+def _iterator(argument: Argument | None, default: str, scope: Scope) -> str:
+    if argument is None:
+        return default
+    match argument.value:
+        case Reference(root=name, steps=()):
+            return name
+        case Template(parts=(_,)) if scope.source.text.startswith("{"):
+            name = key_text(argument.value) or ""
+            if name.isidentifier():
+                return name
+    raise scope.fault(
+        argument.value,
+        "Invalid expression for iterator",
+        "The name of the iterator must be a single word.",
+    )
+
+
+def _elements(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
+    value = evaluate(node, scope)
+    if value is None:
+        detail = "Cannot use a null value in for_each."
+        raise scope.fault(node, "Invalid dynamic for_each value", detail)
+    if (named := attributes(value)) is not None:
+        return ((key, named[key]) for key in sorted(named))
+    items = elements(value)
+    if items is None:
+        detail = (
+            f"Cannot use a {type_of(value).name} value in for_each. An iterable collection is "
+            "required."
+        )
+        raise scope.fault(node, "Invalid dynamic for_each value", detail)
+    if kind_of(value) == "set":
+        return ((item, item) for item in items)
+    return iter(enumerate(items))
+
+
+def _labels(
+    argument: Argument | None, wanted: int, block: Block, scope: Scope
+) -> tuple[Label, ...]:
+    nodes: tuple[Expression, ...] = ()
+    if argument is not None:
+        nodes, values = _label_values(argument.value, scope)
+    if len(nodes) != wanted:
+        where = argument.value if argument is not None else None
+        start = where.start if where else block.body.start
+        detail = f"A block of this type has {wanted} labels, but there are {len(nodes)} here."
+        raise scope.fault_at(
+            start, where.end if where else start, "Wrong number of block labels", detail
+        )
+    return (
+        tuple([_label(node, value, scope) for node, value in zip(nodes, values, strict=True)])
+        if nodes
+        else ()
+    )
+
+
+def _label_values(
+    node: Expression, scope: Scope
+) -> tuple[tuple[Expression, ...], tuple[Value, ...]]:
+    """Return the labels as values, each with the expression that it comes from."""
+    if isinstance(node, Tuple):
+        return node.items, tuple(evaluate_all(node.items, scope))
+    values = elements(evaluate(node, scope))
+    if values is None:
+        raise scope.fault(node, "Invalid dynamic block labels", "A list of texts is required.")
+    return (node,) * len(values), values
+
+
+def _label(node: Expression, value: Value, scope: Scope) -> Label:
+    try:
+        text = to_text(value)
+    except Unsuitable as error:
+        detail = f"Cannot use this value as a dynamic block label: {error}."
+        raise scope.fault(node, "Invalid dynamic block label", detail) from error
+    return Label(text, node.start, node.end)

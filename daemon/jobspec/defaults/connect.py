@@ -1,0 +1,60 @@
+"""The defaults of the service mesh: the task of a sidecar, and gateways.
+
+A client may fill them in before it sends a job, and so does the server: both do it here.
+"""
+
+from daemon.jobspec.defaults.nulls import fill, fill_empty, weigh_null, with_defaults
+from storage.records.base import SECOND
+from storage.records.codec import Document
+
+_SIDECAR: Document = {"KillTimeout": 5 * SECOND, "ShutdownDelay": 0}
+_LOGS: Document = {"MaxFiles": 10, "MaxFileSizeMB": 10, "Disabled": False}
+_RESOURCES: Document = {"CPU": 100, "Cores": 0, "MemoryMB": 300}
+# What resources have besides, none of which is filled in.
+_NO_RESOURCES = dict.fromkeys(
+    ("MemoryMaxMB", "DiskMB", "IOPS", "SecretsMB", "Networks", "Devices", "NUMA")
+)
+
+
+def complete_connect(given: Document) -> Document:
+    """Return what a service says of the mesh with every default in place."""
+    connect = dict(given)
+    if (sidecar := connect.get("SidecarTask")) is not None:
+        task = with_defaults(sidecar, _SIDECAR)
+        task["LogConfig"] = complete_logs(task.get("LogConfig"))
+        task["Resources"] = complete_resources(task.get("Resources"))
+        connect["SidecarTask"] = task
+    if (gateway := connect.get("Gateway")) is not None:
+        connect["Gateway"] = _gateway(gateway)
+    return connect
+
+
+def _gateway(given: Document) -> Document:
+    gateway = dict(given)
+    if gateway.get("Proxy") is not None:
+        gateway["Proxy"] = with_defaults(gateway["Proxy"], {"ConnectTimeout": 5 * SECOND})
+    if (ingress := gateway.get("Ingress")) is not None:
+        listeners = [dict(one) for one in ingress.get("Listeners") or ()]
+        for listener in listeners:
+            fill_empty(listener, {"Protocol": "tcp"})
+        gateway["Ingress"] = {**ingress, "Listeners": listeners or None}
+    return gateway
+
+
+def complete_logs(given: Document | None) -> Document:
+    """Return how much output is kept."""
+    return with_defaults(given if given is not None else {"Enabled": None}, _LOGS)
+
+
+def complete_resources(given: Document | None) -> Document:
+    """Return resources with every default in place; whole cores stand in the place of CPU."""
+    resources = dict(_NO_RESOURCES if given is None else given)
+    if resources.get("Cores") and resources.get("CPU") is None:
+        resources["CPU"] = 0
+    fill(resources, _RESOURCES)
+    for device in resources.get("Devices") or ():
+        fill(device, {"Count": 1})
+        weigh_null(device)
+    if resources.get("NUMA") is not None:
+        fill_empty(resources["NUMA"], {"Affinity": "none"})
+    return resources

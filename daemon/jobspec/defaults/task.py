@@ -1,0 +1,128 @@
+"""The defaults of a task."""
+
+import posixpath
+from collections.abc import Callable
+
+import msgspec
+
+from daemon.jobspec.defaults.blocks import consul, filled, network, scaling, weigh
+from daemon.jobspec.defaults.service import complete_service
+from storage.records.base import SECOND
+from storage.records.codec import Document
+from storage.records.group import Scaling
+
+DEFAULT_IDENTITY = "default"
+DEFAULT_AUDIENCE = "nomadproject.io"  # of the identity that every task has, as clients expect it
+
+PLUGIN: Document = {
+    "MountDir": "/csi",
+    "StagePublishBaseDir": "/local/csi",
+    "HealthTimeout": 30 * SECOND,
+}
+LOCAL = "local"  # the task's own directory
+
+
+def complete_task(given: Document, group: Document, job: Document) -> Document:
+    """Return a task with every default in place, from the group and the job around it."""
+    task = filled(given)
+    mounts = [mount for mount in task.pop("VolumeMounts", ()) if "Volume" in mount]
+    if mounts:
+        task["VolumeMounts"] = mounts
+    task["KillTimeout"] = task.get("KillTimeout") or 5 * SECOND
+    task["RestartPolicy"] = {**group["RestartPolicy"], **given.get("RestartPolicy", {})}
+    task["Resources"] = _resources(given.get("Resources", {}))
+    weigh(task)
+    _set_identities(task)
+    for name, complete in _TASK_BLOCKS.items():
+        if name in task:
+            task[name] = [complete(item) for item in task[name]]
+    if "SecretsConfig" in task:
+        task["SecretsConfig"] = _secrets_config(task["SecretsConfig"], job)
+    if "Consul" in task:
+        task["Consul"] = consul(task["Consul"])
+    if "CSIPluginConfig" in task:
+        task["CSIPluginConfig"] = _csi_plugin(task["CSIPluginConfig"])
+    if "Schedule" in task and "Cron" not in task["Schedule"]:
+        del task["Schedule"]
+    if "ScalingPolicies" in task:
+        policies = [scaling(policy, job, group, task) for policy in task["ScalingPolicies"]]
+        task["ScalingPolicies"] = [
+            msgspec.to_builtins(msgspec.convert(policy, Scaling)) for policy in policies
+        ]
+    if "Services" in task:
+        task["Services"] = [complete_service(one, job, group, task) for one in task["Services"]]
+    return task
+
+
+def _resources(given: Document) -> Document:
+    resources = filled(given, without=("DiskMB",))  # a task's disk is its group's
+    if "Cores" in resources and "CPU" not in resources:
+        resources["CPU"] = 0
+    if "Networks" in resources:
+        resources["Networks"] = [network(one) for one in resources["Networks"]]
+    if "Devices" in resources:
+        resources["Devices"] = [dict(device) for device in resources["Devices"]]
+        for device in resources["Devices"]:
+            weigh(device)
+    if "NUMA" in resources:
+        numa = filled(resources["NUMA"])
+        resources["NUMA"] = {**numa, "Affinity": numa.get("Affinity") or "none"}
+    return resources
+
+
+def _set_identities(task: Document) -> None:
+    """Give the task its default identity; further ones keep their names."""
+    further = [_identity(identity) for identity in task.pop("Identities", ())]
+    for at in reversed(range(len(further))):
+        if further[at]["Name"] == DEFAULT_IDENTITY:  # the last one counts, `validate` sees others
+            task["Identity"] = further.pop(at)
+            break
+    task["Identity"] = _identity(task.get("Identity", {}))
+    if further:
+        task["Identities"] = further
+
+
+def _identity(given: Document) -> Document:
+    name = given.get("Name") or DEFAULT_IDENTITY
+    identity = {**given, "Name": name, "ChangeSignal": given.get("ChangeSignal", "").upper()}
+    if name == DEFAULT_IDENTITY:
+        identity["Audience"] = [DEFAULT_AUDIENCE]
+    return identity
+
+
+def _secrets_config(given: Document, job: Document) -> Document:
+    block = {name: value for name, value in given.items() if name != "Policies"}
+    return {
+        **block,
+        "Namespace": block.get("Namespace") or job.get("SecretsNamespace", ""),
+        "Cluster": block.get("Cluster") or "default",
+        "ChangeMode": block.get("ChangeMode") or "restart",
+        "ChangeSignal": block.get("ChangeSignal", "SIGHUP").upper(),
+    }
+
+
+def _csi_plugin(given: Document) -> Document:
+    return {**given, **{name: given.get(name) or value for name, value in PLUGIN.items()}}
+
+
+def _artifact(given: Document) -> Document:
+    artifact = filled(given)
+    if "RelativeDest" not in artifact and artifact.get("GetterMode") == "file":
+        name = posixpath.basename(artifact.get("GetterSource", "").rstrip("/"))
+        artifact["RelativeDest"] = posixpath.join(LOCAL, name) if name else LOCAL
+    return artifact
+
+
+def _template(given: Document) -> Document:
+    unnamed = "SIGHUP" if given.get("ChangeMode") == "signal" else ""
+    template = {**given, "ChangeSignal": given.get("ChangeSignal", unnamed).upper()}
+    if "ChangeScript" in template:
+        template["ChangeScript"] = {"Args": [], **template["ChangeScript"]}
+    return template
+
+
+_TASK_BLOCKS: dict[str, Callable[[Document], Document]] = {
+    "Artifacts": _artifact,
+    "Templates": _template,
+    "Secrets": filled,
+}

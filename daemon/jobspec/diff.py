@@ -1,0 +1,152 @@
+"""What two versions of a job differ in: job against job, as plan and the list of versions show it.
+
+A job that did not change is `None` all over, whatever it was written in, since both sides are
+complete jobs. Fields are shown when they changed; blocks that changed with all their values;
+groups and tasks always (golden: plan, plan-batch-system, versions-revert-stable).
+"""
+
+from functools import partial
+
+import msgspec
+
+from daemon.jobspec.diffs import blocks
+from daemon.jobspec.diffs.flat import Flat, free_values, own_values
+from daemon.jobspec.diffs.parts import (
+    Both,
+    Objects,
+    block,
+    by_key,
+    changed_texts,
+    changes,
+    values,
+)
+from daemon.jobspec.diffs.services import services
+from storage.records.codec import HEAD_FIELDS
+from storage.records.diff import DiffType, JobDiff, TaskDiff, TaskGroupDiff
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.task import Task
+
+# Who registered a job is no part of what it wants.
+_NOT_OF_JOB = frozenset({*HEAD_FIELDS, "ID", "NomadTokenID"})
+
+
+def diff_jobs(old: Job | None, new: Job) -> JobDiff:
+    """Return what changes when `new` takes the place of `old`; without `old` everything is added."""
+    both = Both(old, new)
+    shown = changes(both.of(partial(own_values, hidden=_NOT_OF_JOB)))
+    objects = _objects_of_job(both)
+    known = by_key(both.of(lambda job: job.task_groups), lambda group: group.name)
+    groups = sorted(map(_group, known), key=lambda group: group.name)
+    is_edited = shown or objects or any(group.type != DiffType.NONE for group in groups)
+    kind = DiffType.EDITED if is_edited else DiffType.NONE
+    return JobDiff(
+        type=kind if old else DiffType.ADDED,
+        id=new.id,
+        fields=shown or None,
+        objects=objects or None,
+        task_groups=groups or None,
+    )
+
+
+def _objects_of_job(both: Both[Job]) -> Objects:
+    return [
+        *changed_texts("Datacenters", both.of(lambda one: one.datacenters)),
+        *blocks.constraints(both.of(lambda one: one.constraints)),
+        *blocks.affinities(both.of(lambda one: one.affinities)),
+        *blocks.spreads(both.of(lambda one: one.spreads)),
+        *blocks.periodic(both.of(lambda one: one.periodic)),
+        *blocks.parameterized(both.of(lambda one: one.parameterized_job)),
+        *blocks.ui(both.of(lambda one: one.ui)),
+    ]
+
+
+# ---- groups -----------------------------------------------------------------------------------------
+
+
+def _group(both: Both[TaskGroup]) -> TaskGroupDiff:
+    known = by_key(both.of(lambda group: group.tasks), lambda task: task.name)
+    flat = _values_of_changed_group if both.old and both.new else _values_of_group
+    group = TaskGroupDiff(
+        type=both.fate,
+        name=_name(both),
+        tasks=sorted(map(_task, known), key=lambda task: task.name) or None,
+    )
+    if group.type == DiffType.NONE:
+        return group
+    return msgspec.structs.replace(
+        group,
+        fields=changes(both.of(flat)) or None,
+        objects=_objects_of_group(both) or None,
+    )
+
+
+def _name(both: Both[TaskGroup] | Both[Task]) -> str:
+    known = both.new or both.old
+    return known.name if known else ""
+
+
+def _values_of_group(group: TaskGroup) -> Flat:
+    return own_values(group, hidden=("Name",))
+
+
+def _values_of_changed_group(group: TaskGroup) -> Flat:
+    delay = group.shutdown_delay
+    return _values_of_group(group) | {"ShutdownDelay": "" if delay is None else str(delay)}
+
+
+def _objects_of_group(both: Both[TaskGroup]) -> Objects:
+    update = partial(own_values, hidden=("Stagger",))  # of no use to a group
+    return [
+        *blocks.constraints(both.of(lambda one: one.constraints)),
+        *blocks.affinities(both.of(lambda one: one.affinities)),
+        *blocks.spreads(both.of(lambda one: one.spreads)),
+        *values("RestartPolicy", both.of(lambda one: one.restart_policy)),
+        *values("Migrate", both.of(lambda one: one.migrate)),
+        *values("ReschedulePolicy", both.of(lambda one: one.reschedule_policy)),
+        *values("EphemeralDisk", both.of(lambda one: one.ephemeral_disk)),
+        *values("Consul", both.of(lambda one: one.consul)),
+        *values("Update", both.of(lambda one: one.update), flat=update),
+        *blocks.disconnect(both.of(lambda one: one.disconnect)),
+        *blocks.networks(both.of(lambda one: one.networks)),
+        *blocks.scaling(both.of(lambda one: one.scaling)),
+        *services(both.of(lambda one: one.services)),
+        *blocks.volumes(both.of(lambda one: one.volumes)),
+    ]
+
+
+# ---- tasks ------------------------------------------------------------------------------------------
+
+
+def _task(both: Both[Task]) -> TaskDiff:
+    if both.same:
+        return TaskDiff(type=DiffType.NONE, name=_name(both))
+    return TaskDiff(
+        type=both.fate,
+        name=_name(both),
+        fields=changes(both.of(partial(own_values, hidden=("Name",)))) or None,
+        objects=_objects_of_task(both) or None,
+    )
+
+
+def _objects_of_task(both: Both[Task]) -> Objects:
+    schedule = both.of(lambda one: one.schedule).of(lambda one: one.cron)
+    return [
+        *blocks.constraints(both.of(lambda one: one.constraints)),
+        *blocks.affinities(both.of(lambda one: one.affinities)),
+        *blocks.config(both.of(lambda one: one.config)),
+        *blocks.resources(both.of(lambda one: one.resources)),
+        *values("LogConfig", both.of(lambda one: one.log_config)),
+        *values("DispatchPayload", both.of(lambda one: one.dispatch_payload)),
+        *blocks.artifacts(both.of(lambda one: one.artifacts)),
+        *services(both.of(lambda one: one.services)),
+        *block("Vault", both.of(lambda one: one.secrets_config)),
+        *blocks.secrets(both.of(lambda one: one.secrets)),
+        *values("Consul", both.of(lambda one: one.consul)),
+        *blocks.templates(both.of(lambda one: one.templates)),
+        *blocks.identity(both.of(lambda one: one.identity)),
+        *blocks.identities(both.of(lambda one: one.identities)),
+        *blocks.actions(both.of(lambda one: one.actions)),
+        *blocks.volume_mounts(both.of(lambda one: one.volume_mounts)),
+        *values("Schedule", schedule, flat=free_values),
+    ]

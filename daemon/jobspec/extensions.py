@@ -1,0 +1,146 @@
+"""What Steward adds to a job: keys of its meta that begin with `steward_`.
+
+Tools of the peer read job files themselves and refuse blocks they do not know, but meta may hold
+anything. So that nobody pays for that with a typing mistake that goes unnoticed, keys are checked
+like fields: each has a row in `EXTENSIONS` and in docs/extensions.md, and a place where it belongs;
+whoever acts on one asks its row for the value.
+"""
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from daemon.jobspec.durations import read_duration
+from daemon.jobspec.gotext import duration, quote
+from storage.errors import Invalid
+from storage.records.base import HOUR
+from storage.records.job import Job
+
+PREFIX = "steward_"
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+Meta = Mapping[str, str] | None
+
+
+class Extension(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One key: where it belongs (job, task group or task), and what its text means.
+
+    `read` raises `Invalid`, which says what the text must be.
+    """
+
+    name: str
+    place: str
+    read: Callable[[str], T]
+    default: T
+
+    def of(self, meta: Meta) -> T:
+        """Return what meta says; the default when it says nothing that can be read."""
+        try:
+            return self.read((meta or {})[self.name])
+        except (KeyError, Invalid):  # what cannot be read is refused when the job comes in
+            return self.default
+
+
+def flag(text: str) -> bool:
+    """Read `true` or `false`."""
+    if text not in ("true", "false"):
+        raise Invalid("must be true or false")
+    return text == "true"
+
+
+def one_of(kind: type[E]) -> Callable[[str], E]:
+    """Return what reads the name of a member."""
+
+    def read(text: str) -> E:
+        try:
+            return kind(text)
+        except ValueError:
+            raise Invalid(f"must be {' or '.join(kind)}") from None
+
+    return read
+
+
+def number(least: int, most: int) -> Callable[[str], int]:
+    """Return what reads a whole number between two others."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most))):
+            raise Invalid(f"must be a whole number from {least} to {most}")
+        if not least <= int(text) <= most:
+            raise Invalid(f"must be from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def span(most: int) -> Callable[[str], int]:
+    """Return what reads a duration, which is no longer than another; nanoseconds."""
+
+    def read(text: str) -> int:
+        try:
+            value = read_duration(text)
+        except ValueError as error:
+            raise Invalid(f"{error}: must be a span of time like 30s or 1h") from None
+        if not 0 <= value <= most:
+            raise Invalid(f"must be from 0s to {duration(most)}")
+        return value
+
+    return read
+
+
+class CatchUp(StrEnum):
+    """What is launched for the slots that passed while nobody looked."""
+
+    NONE = "none"
+    LAST = "last"
+    ALL = "all"
+
+
+FREQUENT_LAUNCHES = Extension(
+    name="steward_frequent_launches", place="job", read=flag, default=False
+)
+CATCH_UP = Extension(
+    name="steward_catch_up", place="job", read=one_of(CatchUp), default=CatchUp.LAST
+)
+CATCH_UP_MOST = Extension(
+    name="steward_catch_up_most", place="job", read=number(1, 1000), default=10
+)
+JITTER = Extension(name="steward_jitter", place="job", read=span(24 * HOUR), default=0)
+
+EXTENSIONS: tuple[Extension[Any], ...] = (FREQUENT_LAUNCHES, CATCH_UP, CATCH_UP_MOST, JITTER)
+
+
+def problems(job: Job) -> Iterator[str]:
+    """Yield what is wrong with the keys of a job that are ours."""
+    yield from _in("job", "", job.meta)
+    for group in job.task_groups or ():
+        yield from _in("task group", group.name, group.meta)
+        for task in group.tasks or ():
+            yield from _in("task", task.name, task.meta)
+
+
+def _in(place: str, name: str, meta: Meta) -> Iterator[str]:
+    where = f"{place} {quote(name)}" if name else place
+    known = {one.name: one for one in EXTENSIONS}
+    for key, text in (meta or {}).items():
+        if not key.startswith(PREFIX):
+            continue
+        extension = known.get(key)
+        if extension is None:
+            yield f"Meta of {where}: unknown key {quote(key)}{_nearest(key, known)}"
+        elif extension.place != place:
+            yield f"Meta of {where}: {quote(key)} belongs in the meta of a {extension.place}"
+        else:
+            try:
+                extension.read(text)
+            except Invalid as error:
+                yield f"Meta of {where}: {quote(key)} is {quote(text)}, {error}"
+
+
+def _nearest(key: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0)
+    return f"; did you mean {quote(close[0])}?" if close else ""

@@ -1,0 +1,201 @@
+# ruff: noqa: ANN401  # a wire document holds anything; its shape says what
+"""The operators of filter expressions: each reads its text as the type of the value it is given."""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from daemon.jobspec.filters.shapes import ANY, INVALID, Shape
+from daemon.jobspec.filters.tree import Match
+from daemon.jobspec.gotext import quote
+from daemon.matching import regexp
+from storage.errors import Invalid, Malformed
+from storage.records import durations
+
+
+def _equal(node: Match, value: Any, shape: Shape) -> bool:
+    if not shape.scalar:
+        raise Malformed("unable to find suitable primitive comparison function for matching")
+    return bool(_read(node.value, shape) == value)
+
+
+def _in(node: Match, value: Any, shape: Shape) -> bool:
+    if shape.kind == "map":
+        return node.value in value
+    if shape.kind == "slice":
+        return _in_list(node, value, shape.item or ANY)
+    wanted = _read(node.value, shape)
+    if shape.kind == "string":
+        return node.value in value
+    del wanted  # only read for its errors, which come first
+    raise Malformed(
+        f"cannot perform in/contains operations on type {shape.kind} for selector: "
+        f"{quote(str(node.selector))}"
+    )
+
+
+def _in_list(node: Match, items: list[Any], shape: Shape) -> bool:
+    nowhere = 'unable to find suitable primitive comparison function for "in" comparison'
+    if shape is not ANY:
+        if not shape.scalar:
+            raise Malformed(nowhere)
+        return _read(node.value, shape) in items
+    for item in items:
+        value, kind = ANY.dynamic(item)
+        if not kind.scalar:
+            raise Malformed(f"{nowhere} in interface slice: {kind.kind}")
+        try:
+            if _read(node.value, kind) == value:
+                return True
+        except _NotThat:
+            continue
+    return False
+
+
+def _empty(node: Match, value: Any, shape: Shape) -> bool:
+    if shape.kind in ("map", "slice", "string"):
+        return not value
+    raise Malformed(
+        f"cannot perform is-empty operations on type {shape.kind} for selector: "
+        f"{quote(str(node.selector))}"
+    )
+
+
+def _nil(node: Match, value: Any, shape: Shape) -> bool:
+    if shape.kind in ("map", "slice"):
+        return bool(getattr(value, "absent", False))
+    if shape.kind in ("struct", "invalid"):
+        return shape is INVALID
+    raise Malformed(
+        f"cannot perform is-nil operations on type {shape.kind} for selector: "
+        f"{quote(str(node.selector))}"
+    )
+
+
+def _matches(node: Match, value: Any, shape: Shape) -> bool:
+    if shape.kind != "string":
+        raise Malformed(f"value of type {shape.name} is not convertible to []byte")
+    try:
+        return regexp.search(node.value, value)
+    except Invalid as error:
+        raise Malformed(
+            f"failed to compile regular expression {quote(node.value)}: {error}"
+        ) from error
+
+
+def _ordered(holds: Callable[[float, float], bool]) -> Callable[[Match, Any, Shape], bool]:
+    """Return the operator that compares numbers in this way."""
+
+    def compare(node: Match, value: Any, shape: Shape) -> bool:
+        return holds(value, number(node, shape))
+
+    return compare
+
+
+OPERATORS: Mapping[str, Callable[[Match, Any, Shape], bool]] = {
+    "equal": _equal,
+    "in": _in,
+    "empty": _empty,
+    "nil": _nil,
+    "matches": _matches,
+    "less": _ordered(operator.lt),
+    "at most": _ordered(operator.le),
+    "more": _ordered(operator.gt),
+    "at least": _ordered(operator.ge),
+}
+ORDER = frozenset({"less", "at most", "more", "at least"})
+
+
+# ---- reading the value of an expression as the type of a field --------------------------------------
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_INTEGER = re.compile(
+    r"([+-]?)(?:0[xX]((?:_?[0-9a-fA-F])+)|0[bB]((?:_?[01])+)|0[oO]?((?:_?[0-7])+)|"
+    r"(0|[1-9](?:_?[0-9])*))"
+)
+_BASES = (16, 2, 8, 10)
+_DIGITS = r"[0-9](?:_?[0-9])*"
+_FLOAT = re.compile(
+    rf"[+-]?(?:(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?"
+    "|inf|infinity|nan)",
+    re.IGNORECASE,
+)
+
+
+class _NotThat(Malformed):
+    """A text cannot be read as the type of the value it is compared with."""
+
+
+def number(node: Match, shape: Shape) -> float:
+    """Return the number that a value is compared with by order; for spans of time `30s` is one."""
+    if not shape.kind.startswith(("int", "uint", "float")):
+        raise Malformed(
+            f"cannot compare type {shape.kind} by order, for selector: {quote(str(node.selector))}"
+        )
+    if shape.name == "time.Duration" and integer(node.value) is None:
+        try:
+            return durations.nanoseconds(node.value)
+        except ValueError as error:
+            raise Malformed(str(error)) from error
+    found = _read(node.value, shape)
+    return found if isinstance(found, int | float) else 0
+
+
+def check_value(node: Match, shape: Shape) -> None:
+    """Raise `Malformed` if no value of this shape can be compared in this way."""
+    if node.operator in ORDER:
+        number(node, shape)
+    elif node.operator == "equal":
+        if not shape.scalar:
+            raise Malformed(
+                f"cannot compare type {shape.kind}, for selector: {quote(str(node.selector))}"
+            )
+        _read(node.value, shape)
+    elif node.operator == "matches":
+        _matches(node, "", shape)
+
+
+def _read(text: str, shape: Shape) -> object:
+    match shape.kind:
+        case "bool":
+            if text in _TRUE or text in _FALSE:
+                return text in _TRUE
+            raise _unreadable("ParseBool", text)
+        case "float64":
+            if _FLOAT.fullmatch(text):
+                return float(text.replace("_", ""))
+            raise _unreadable("ParseFloat", text)
+        case kind if kind.startswith("uint"):
+            return _bounded("ParseUint", text, 0, 2**64)
+        case kind if kind.startswith("int"):
+            return _bounded("ParseInt", text, -(2**63), 2**63)
+        case _:
+            return text
+
+
+def _bounded(reader: str, text: str, least: int, beyond: int) -> int:
+    signed = text.startswith(("+", "-"))
+    number = None if signed and least == 0 else integer(text)
+    if number is None:
+        raise _unreadable(reader, text)
+    if not least <= number < beyond:
+        raise _unreadable(reader, text, "value out of range")
+    return number
+
+
+def integer(text: str) -> int | None:
+    """Return a whole number in any of Go's notations; None when it is none."""
+    found = _INTEGER.fullmatch(text)
+    if found is None:
+        return None
+    sign, *groups = found.groups()
+    digits, base = next((one, base) for one, base in zip(groups, _BASES, strict=True) if one)
+    value = int(digits.replace("_", "")[:400], base)  # more digits are out of range anyway
+    return -value if sign == "-" else value
+
+
+def _unreadable(reader: str, text: str, why: str = "invalid syntax") -> _NotThat:
+    problem = f"strconv.{reader}: parsing {quote(text)}: {why}"
+    return _NotThat(f"error getting match value in expression: {problem}")

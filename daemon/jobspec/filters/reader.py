@@ -1,0 +1,261 @@
+"""Selectors and values of filter expressions, and where reading them got stuck.
+
+The furthest place at which no form went on is remembered, with what could have stood there.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import TypeVar
+
+from daemon.jobspec.filters.tree import Node, Selector
+from daemon.jobspec.gotext import quote
+
+_SPACES = " \t\r\n"
+_SPACE = r"[ \t\r\n]"
+_END = "!."  # how the end of the text is noted among expectations
+_DIGITS = frozenset("0123456789")
+_POSITIVE = _DIGITS - {"0"}
+_IDENTIFIER = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/")
+
+_T = TypeVar("_T")
+
+
+class Reader:
+    """Reads the parts of an expression; each returns what it read, or None when it does not fit."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.furthest = 0
+        self.expected: set[str] = set()
+        self.problems: list[str] = []
+
+    # ---- where reading got stuck
+
+    def stuck(self, wanted: str) -> None:
+        """Note what could have stood at the present place."""
+        if self.at > self.furthest:
+            self.furthest = self.at
+            self.expected.clear()
+        if self.at == self.furthest:
+            self.expected.add(wanted)
+
+    def expectation(self) -> str:
+        """Return where reading got furthest, and what could have stood there."""
+        wanted = sorted(self.expected - {_END})
+        if _END in self.expected:
+            wanted.append("EOF")
+        *most, last = wanted
+        listed = f"{', '.join(most)} or {last}" if most else last
+        return f"{self.place(self.furthest)}: no match found, expected: {listed}"
+
+    def place(self, at: int) -> str:
+        """Return a place as line, column and offset in bytes."""
+        begun = self.text[: at + 1]
+        line = begun.count("\n") + 1
+        column = at + 1 if line == 1 else at - begun.rindex("\n")
+        return f"{line}:{column} ({len(self.text[:at].encode())})"
+
+    def problem(self, rule: str, what: str, at: int | None = None) -> None:
+        """Note a fault that is worth words of its own, here or at a place."""
+        place = self.place(self.at if at is None else at)
+        self.problems.append(f'{place}: rule "{rule}": {what}')
+
+    # ---- the smallest parts
+
+    def literal(self, wanted: str) -> bool:
+        """Take a text, or note that it could have stood here."""
+        if self.text.startswith(wanted, self.at):
+            self.at += len(wanted)
+            return True
+        self.stuck(quote(wanted))
+        return False
+
+    def one_of(self, wanted: str, fits: Callable[[str], bool]) -> str:
+        """Take a character that fits; `wanted` is how such characters are called."""
+        char = self.text[self.at : self.at + 1]
+        if char and fits(char):
+            self.at += 1
+            return char
+        self.stuck(wanted)
+        return ""
+
+    def many(self, wanted: str, fits: Callable[[str], bool]) -> str:
+        """Take as many characters as fit."""
+        start = self.at
+        while self.one_of(wanted, fits):
+            pass
+        return self.text[start : self.at]
+
+    def space(self) -> bool:
+        """Take white space; tell whether there was any."""
+        return bool(self.many(_SPACE, _SPACES.__contains__))
+
+    def spaced(self, *words: str) -> bool:
+        """Take words with space before, between and after them."""
+        return self.space() and all(self.literal(word) and self.space() for word in words)
+
+    def end(self) -> bool:
+        """Tell whether the text ends here."""
+        if self.at < len(self.text):
+            self.stuck(_END)
+            return False
+        return True
+
+    def attempt(self, form: Callable[[], _T | None]) -> _T | None:
+        """Return what a form reads; when it does not fit, undo what it took."""
+        start = self.at
+        found = form()
+        if found is None:
+            self.at = start
+        return found
+
+    def either(self, *forms: Callable[[], Node | None]) -> Node | None:
+        """Return what the first of the forms that fits reads."""
+        start = self.at
+        for form in forms:
+            node = form()
+            if node is not None:
+                return node
+            self.at = start
+        return None
+
+    # ---- selectors
+
+    def selector(self) -> Selector | None:
+        """Return a way to a value, as names and keys or as a JSON pointer."""
+        first = self.identifier()
+        if not first:
+            return self.attempt(self.pointer)
+        path = [first]
+        while (part := self.attempt(self.part)) is not None:
+            path.append(part)
+        return Selector(tuple(path))
+
+    def identifier(self) -> str:
+        """Return a name; empty when there is none."""
+        first = self.one_of("[a-zA-Z]", lambda char: char.isascii() and char.isalpha())
+        if not first:
+            return ""
+        return first + self.many("[a-zA-Z0-9_/]", _IDENTIFIER.__contains__)
+
+    def part(self) -> str | None:
+        """Return a further name, key or index of a selector."""
+        start = self.at
+        if self.literal(".") and (name := self.identifier()):
+            return name
+        self.at = start
+        if (key := self.attempt(self.index)) is not None:
+            return key
+        number = self.many("[0-9]", _DIGITS.__contains__) if self.literal(".") else ""
+        return number or None
+
+    def index(self) -> str | None:
+        """Return a key in brackets."""
+        if not self.literal("["):
+            return None
+        self.space()
+        key = self.string()
+        if key is None:
+            self.problem("index", "Invalid index")
+            return None
+        self.space()
+        if not self.literal("]"):
+            self.problem("index", "Unclosed index expression")
+            return None
+        return key
+
+    def pointer(self) -> Selector | None:
+        """Return a JSON pointer in quotes; an empty text is one, too."""
+        if not self.literal('"'):
+            return None
+        parts: list[str] = []
+        while self.literal("/"):
+            start = self.at
+            part = self.many(r"[\pL\pN-_.~:|]", _in_pointer)
+            if not part:
+                self.at = start - 1
+                break
+            parts.append(part.replace("~1", "/").replace("~0", "~"))
+        return Selector(tuple(parts) or ("",), "/") if self.literal('"') else None
+
+    # ---- values
+
+    def value(self) -> str | None:
+        """Return what is compared with: a bare word, a number, or text in quotes."""
+        selector = self.selector()
+        if selector is not None:
+            return str(selector)
+        number = self.attempt(self.number)
+        return self.string() if number is None else number
+
+    def number(self) -> str | None:
+        """Return a number as it is written."""
+        start = self.at
+        self.literal("-")
+        if not self.literal("0"):
+            if not self.one_of("[1-9]", _POSITIVE.__contains__):
+                return None
+            self.many("[0-9]", _DIGITS.__contains__)
+        whole = self.at
+        if not self.literal(".") or not self.many("[0-9]", _DIGITS.__contains__):
+            self.at = whole
+        text, end = self.text[start : self.at], self.at
+        followed = self.space() or self.end() or self.literal(")")
+        self.at = end
+        if not followed:
+            self.problem("number", "Invalid number literal")
+            return None
+        return text
+
+    def string(self) -> str | None:
+        """Return the text between quotes or backticks."""
+        start = self.at
+        mark = "`" if self.literal("`") else '"' if self.literal('"') else ""
+        if not mark:
+            return None
+        close = self.text.find(mark, self.at)
+        if close < 0:
+            self.at = len(self.text)
+            self.problem("string", "Unterminated string literal")
+            self.at = start
+            return None
+        self.at = close
+        self.stuck(f"!{quote(mark)}")
+        self.at = close + 1
+        inside = self.text[start + 1 : close]
+        text = inside.replace("\r", "") if mark == "`" else _unescaped(inside)
+        if text is None:
+            self.problem("string", "invalid syntax", start)
+            return ""
+        return text
+
+
+def _in_pointer(char: str) -> bool:
+    return char in "-_.~:|" or unicodedata.category(char)[0] in "LN"
+
+
+_ESCAPE = re.compile(
+    r"""\\(?:([abfnrtv\\"])|x([0-9a-fA-F]{2})|([0-7]{3})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))"""
+)
+_CONTROLS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def _unescaped(text: str) -> str | None:
+    """Return what stands between double quotes, its escapes resolved; None: it cannot stand there."""
+    if "\n" in text:
+        return None
+    rest = _ESCAPE.sub("", text)
+    codes = [int(found[4] or found[5] or "0", 16) for found in _ESCAPE.finditer(text)]
+    if "\\" in rest or any(code > 0x10FFFF or 0xD800 <= code < 0xE000 for code in codes):
+        return None
+    return _ESCAPE.sub(_resolved, text)
+
+
+def _resolved(found: re.Match[str]) -> str:
+    if found[1]:
+        return _CONTROLS.get(found[1], found[1])
+    if found[3]:
+        return chr(int(found[3], 8))
+    return chr(int(found[2] or found[4] or found[5], 16))

@@ -1,0 +1,133 @@
+"""The rules of policies: filter expressions that may also compare by order and go through lists.
+
+    all TaskGroups.Tasks as task { task.Resources.MemoryMB <= 4096 }
+
+A rule is read once and holds for a long time, so all that can be known of it is checked then: that
+its fields exist, and that what they are compared with fits. Inside of nothing is nothing: a limit of
+a block that a job does not have is not kept.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.jobspec.filters.look import Look, Names, resolved
+from daemon.jobspec.filters.operators import check_value
+from daemon.jobspec.filters.shapes import ANY, INT, STRING, Shape, shape_of
+from daemon.jobspec.filters.syntax import parse
+from daemon.jobspec.filters.tree import And, Collection, Match, Node, Not, Or, Selector
+from daemon.jobspec.gotext import quote
+from storage.errors import Malformed
+
+_Bound = Mapping[str, Shape]  # what the names stand for that `any` and `all` give
+
+
+class Rule:
+    """A rule about the documents of a record."""
+
+    def __init__(self, text: str, record: type[msgspec.Struct]) -> None:
+        """Raise `Malformed` if no document can fulfil the rule, or break it."""
+        self._node = parse(text, of_policy=True)
+        self._shape = shape_of(record)
+        _check(self._node, self._shape, {})
+
+    def holds(self, document: object) -> bool:
+        """Tell whether a document keeps the rule. Raises `Malformed` if that cannot be told."""
+        return _Inspection(document, self._shape).at(self._node, ())
+
+
+# ---- looking at a document --------------------------------------------------------------------------
+
+
+class _Inspection(Look):
+    """A look that goes through lists: `TaskGroups.Tasks` are the tasks of all groups."""
+
+    forgiving = True
+
+    def collection(self, node: Collection, names: Names) -> bool:
+        """Tell whether any, or all, of the items are as wanted, in all the lists together."""
+        bound, path = resolved(node.selector.path, names)
+        if bound is not None:
+            return super().collection(node, names)
+        lists = (
+            super(_Inspection, self).collection(
+                msgspec.structs.replace(node, selector=Selector(one)), names
+            )
+            for one in self._lists(path)
+        )
+        return all(lists) if node.every else any(lists)
+
+    def _lists(self, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """Yield a path with the indexes that it leaves out, in every way that there is."""
+        for number, part in enumerate(path):
+            found = self.walk(path[:number])
+            if found is None:
+                return
+            value, shape = found
+            if shape.kind == "slice" and not part.isdecimal():
+                for index in range(len(value)):
+                    yield from self._lists((*path[:number], str(index), *path[number:]))
+                return
+        yield path
+
+
+# ---- checking a rule --------------------------------------------------------------------------------
+
+
+def _check(node: Node, shape: Shape, names: _Bound) -> None:
+    """Raise `Malformed` if a rule asks for what documents cannot have."""
+    match node:
+        case Not(inner):
+            _check(inner, shape, names)
+        case And(nodes) | Or(nodes):
+            for one in nodes:
+                _check(one, shape, names)
+        case Match():
+            found = _shape_at(node.selector, shape, names, through_lists=False)
+            if found is not ANY:
+                check_value(node, found)
+        case Collection():
+            found = _shape_at(node.selector, shape, names, through_lists=True)
+            if found is not ANY and found.kind not in ("slice", "map"):
+                raise Malformed(f"{node.selector} is neither a list nor a map")
+            _check(node.node, shape, {**names, **_bound(node, found)})
+
+
+def _bound(node: Collection, shape: Shape) -> _Bound:
+    item = shape.item or ANY
+    key = STRING if shape.kind == "map" else INT
+    given = {node.name: key if shape.kind == "map" else item, node.index: key, node.item: item}
+    return {name: one for name, one in given.items() if name}
+
+
+def _shape_at(selector: Selector, shape: Shape, names: _Bound, *, through_lists: bool) -> Shape:
+    first, *rest = selector.path
+    path = rest if first in names else [first, *rest]
+    found = names.get(first, shape)
+    for part in path:
+        if found.kind == "slice" and not part.isdecimal():
+            if not through_lists:
+                raise Malformed(
+                    f"{selector} goes through a list: write `any` or `all` before {quote(part)}"
+                )
+            found = found.item or ANY
+        found = _inside(found, part, selector)
+    return found
+
+
+def _inside(shape: Shape, part: str, selector: Selector) -> Shape:
+    match shape.kind:
+        case "struct":
+            field = shape.fields.get(part)
+            if field is None:
+                close = difflib.get_close_matches(part, shape.fields, n=1, cutoff=0)
+                hint = f"; did you mean {close[0]}?" if close else ""
+                raise Malformed(f"{selector}: there is no field {quote(part)}{hint}")
+            return field.shape
+        case "map" | "slice":
+            return shape.item or ANY
+        case "interface":
+            return ANY
+        case kind:
+            raise Malformed(f"{selector}: there is nothing inside of a {kind}")

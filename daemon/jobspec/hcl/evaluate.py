@@ -1,0 +1,538 @@
+"""Expressions to values.
+
+Where the peer goes on after an error to find further ones, so does this: all operands, elements
+and arguments are evaluated before the first failure of one of them is raised, together with the
+others'. The work is bounded: every step costs, and so does the size of what is referred to.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from daemon.jobspec.hcl.calls import call
+from daemon.jobspec.hcl.operators import apply, negated
+from daemon.jobspec.hcl.scope import Exhausted, Function, Scope
+from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, Faulty
+from daemon.jobspec.hcl.steps import attribute_of, element_of
+from daemon.jobspec.hcl.tree import (
+    Attr,
+    Call,
+    Chain,
+    Choice,
+    Conditional,
+    Element,
+    Expression,
+    For,
+    Hole,
+    Interpolation,
+    Literal,
+    Object,
+    Parenthesized,
+    Path,
+    Prefixed,
+    Reference,
+    Repetition,
+    Splat,
+    Step,
+    Template,
+    Tuple,
+    opening,
+)
+from daemon.jobspec.hcl.typenames import read_type
+from daemon.jobspec.hcl.values import (
+    BOOL,
+    Unsuitable,
+    Value,
+    attributes,
+    convert,
+    elements,
+    kind_of,
+    to_text,
+    type_of,
+    unify,
+)
+
+ELEMENT = "*"  # names the element at hand in a scope; no text can name it
+
+
+def evaluate(node: Expression, scope: Scope) -> Value:
+    """Return the value of an expression. Raises `Faulty`."""
+    budget = scope.budget
+    budget.left -= 1
+    if budget.left < 0:
+        scope.spend(node, 0)  # which says so
+    return _EVALUATE[type(node)](node, scope)
+
+
+class _Problems:
+    """Gathers what is wrong, so that it is raised together."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+
+    def evaluate(self, node: Expression, scope: Scope) -> Value:
+        """Return the value of an expression, None when it has none."""
+        try:
+            return evaluate(node, scope)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            self.add(error)
+            return None
+
+    def add(self, error: Faulty) -> None:
+        self.found += error.diagnostics
+        if len(self.found) > MAX_SHOWN:
+            self.raise_any()
+
+    def raise_any(self) -> None:
+        if self.found:
+            raise Faulty(self.found)
+
+
+def evaluate_all(nodes: Iterable[Expression], scope: Scope) -> list[Value]:
+    """Return the values of expressions. Raises `Faulty` with what is wrong in all of them."""
+    problems = _Problems()
+    values = [problems.evaluate(node, scope) for node in nodes]
+    problems.raise_any()
+    return values
+
+
+# ---- what is written out -----------------------------------------------------------------------------
+
+
+def _literal(node: Literal, scope: Scope) -> Value:
+    return node.value
+
+
+def _parenthesized(node: Parenthesized, scope: Scope) -> Value:
+    return evaluate(node.inner, scope)
+
+
+def _tuple(node: Tuple, scope: Scope) -> Value:
+    return tuple(evaluate_all(node.items, scope))
+
+
+def _object(node: Object, scope: Scope) -> Value:
+    problems = _Problems()
+    found: dict[str, Value] = {}
+    for key_node, value_node in node.items:
+        value = problems.evaluate(value_node, scope)
+        try:
+            found[_key(key_node, value_node, scope)] = value
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems.add(error)
+    problems.raise_any()
+    return found
+
+
+def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
+    if isinstance(node, Reference):
+        raise scope.fault(
+            node,
+            "Ambiguous attribute key",
+            "If this expression is intended to be a reference, wrap it in parentheses. If it's "
+            "instead intended as a literal name containing periods, wrap it in quotes to create "
+            "a string literal.",
+        )
+    key = evaluate(node, scope)
+    if key is None:
+        # The peer points at the value.
+        raise scope.fault(value_node, "Null value as key", "Can't use a null value as a key.")
+    try:
+        return to_text(key)
+    except Unsuitable as error:
+        detail = f"Can't use this value as a key: {error}."
+        raise scope.fault(node, "Incorrect key type", detail) from error
+
+
+# ---- templates ---------------------------------------------------------------------------------------
+
+
+def _template(node: Template, scope: Scope) -> Value:
+    if len(node.parts) == 1 and isinstance(node.parts[0], Literal):
+        return node.parts[0].value
+    problems = _Problems()
+    texts: list[str] = []
+    for part in node.parts:
+        try:
+            texts.append(_part(part, scope))
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems.add(error)
+    problems.raise_any()
+    text = "".join(texts)
+    scope.spend(node, len(text) // 32)
+    return text
+
+
+def _part(part: Expression, scope: Scope) -> str:
+    value = evaluate(part, scope)
+    if isinstance(value, str):
+        return value
+    inner = part.inner if isinstance(part, Interpolation) else part
+    if value is None:
+        raise scope.fault(
+            inner,
+            "Invalid template interpolation value",
+            "The expression result is null. Cannot include a null value in a string template.",
+        )
+    try:
+        return to_text(value)
+    except Unsuitable as error:
+        raise scope.fault(
+            inner,
+            "Invalid template interpolation value",
+            f"Cannot include the given value in a string template: {error}.",
+        ) from error
+
+
+def _hole(node: Hole | Interpolation, scope: Scope) -> Value:
+    inner = node.inner
+    if isinstance(inner, Reference) and _is_left_alone(inner, scope):
+        return f"${{{node.text}}}"
+    return evaluate(inner, scope)
+
+
+def _choice(node: Choice, scope: Scope) -> Value:
+    chosen = node.then if _condition(node.condition, scope) else node.otherwise
+    return evaluate(chosen, scope)
+
+
+def _repetition(node: Repetition, scope: Scope) -> Value:
+    pairs = _pairs(node.collection, scope)
+    problems = _Problems()
+    texts: list[str] = []
+    names = dict(scope.values)
+    inner = scope.with_names(names)
+    for key, value in pairs:
+        _name(node, key, value, names)
+        text = problems.evaluate(node.each, inner)
+        texts.append(text if isinstance(text, str) else "")
+    problems.raise_any()
+    text = "".join(texts)
+    scope.spend(node, len(text) // 32)
+    return text
+
+
+# ---- references --------------------------------------------------------------------------------------
+
+
+def _is_left_alone(node: Reference, scope: Scope) -> bool:
+    """Tell whether a reference means nothing now, and stays in the job as it is written."""
+    return node.root not in scope.values and scope.functions is not None
+
+
+def _reference(node: Reference, scope: Scope) -> Value:
+    if node.root not in scope.values:
+        if scope.functions is None:
+            raise scope.fault_at(
+                node.start,
+                node.start + len(node.root),
+                "Variables not allowed",
+                "Variables may not be used here.",
+            )
+        return f"${{{node.text}}}"
+    value = _walk(scope.values[node.root], node.steps, scope)
+    if isinstance(value, str | int):
+        return value
+    return scope.weigh(node, value)
+
+
+def _path(node: Path, scope: Scope) -> Value:
+    return _walk(evaluate(node.base, scope), node.steps, scope)
+
+
+def _walk(value: Value, steps: tuple[Step, ...], scope: Scope) -> Value:
+    for step in steps:
+        if isinstance(step, Attr):
+            value = attribute_of(value, step, scope)
+        else:
+            value = element_of(value, step, evaluate(step.key, scope), scope)
+    return value
+
+
+def _element(node: Element, scope: Scope) -> Value:
+    return scope.weigh(node, scope.values[ELEMENT])
+
+
+def _splat(node: Splat, scope: Scope) -> Value:
+    base = evaluate(node.base, scope)
+    if base is None:
+        return ()
+    items = elements(base)
+    problems = _Problems()
+    names = dict(scope.values)
+    inner = scope.with_names(names)
+    values: list[Value] = []
+    for item in (base,) if items is None else items:
+        names[ELEMENT] = item
+        values.append(problems.evaluate(node.each, inner))
+    problems.raise_any()
+    return tuple(values)
+
+
+# ---- operators ---------------------------------------------------------------------------------------
+
+
+def _prefixed(node: Prefixed, scope: Scope) -> Value:
+    return negated(node, evaluate(node.operand, scope), scope)
+
+
+def _chain(node: Chain, scope: Scope) -> Value:
+    problems = _Problems()
+    left = problems.evaluate(node.operands[0], scope)
+    for at, operator in enumerate(node.operators):
+        right = problems.evaluate(node.operands[at + 1], scope)
+        if problems.found:  # what is left is looked at for its own errors
+            continue
+        try:
+            left = apply(node, at, operator, left, right, scope)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems.add(error)
+    problems.raise_any()
+    return left
+
+
+def _conditional(node: Conditional, scope: Scope) -> Value:
+    problems = _Problems()
+    try:
+        is_true = _condition(node.condition, scope)
+    except Exhausted:
+        raise
+    except Faulty as error:
+        problems.add(error)
+        is_true = True
+    taken, other = (node.then, node.otherwise) if is_true else (node.otherwise, node.then)
+    value = problems.evaluate(taken, scope)
+    problems.raise_any()
+    try:
+        passed_over = evaluate(other, scope)
+    except Exhausted:
+        raise
+    except Faulty:  # as the peer: what is wrong with the other branch does not matter
+        return value
+    then, otherwise = (value, passed_over) if is_true else (passed_over, value)
+    return _as_branch(node, value, then, otherwise, scope)
+
+
+def _as_branch(
+    node: Conditional, value: Value, then: Value, otherwise: Value, scope: Scope
+) -> Value:
+    """Return the value of a branch, converted to the type that both branches can have."""
+    common = unify([type_of(then), type_of(otherwise)])
+    if common is not None and common.kind not in ("list", "map", "set"):
+        return convert(value, common)
+    kinds = {kind_of(then), kind_of(otherwise)}
+    if kinds <= {"tuple", "list", "set"} or kinds <= {"object", "map"}:
+        if common is not None and kinds & {"list", "set", "map"}:
+            return convert(value, common)
+        return value
+    detail = (
+        "The true and false result expressions must have consistent types. The 'true' value is "
+        f"{type_of(then).name}, but the 'false' value is {type_of(otherwise).name}."
+    )
+    raise scope.fault_at(node.then.start, node.end, "Inconsistent conditional result types", detail)
+
+
+def _condition(node: Expression, scope: Scope) -> bool:
+    value = evaluate(node, scope)
+    if value is None:
+        detail = "The condition value is null. Conditions must either be true or false."
+        raise scope.fault(node, "Null condition", detail)
+    try:
+        return convert(value, BOOL) is True
+    except Unsuitable as error:
+        detail = "The condition expression must be of type bool."
+        raise scope.fault(node, "Incorrect condition type", detail) from error
+
+
+# ---- for ---------------------------------------------------------------------------------------------
+
+
+def _pairs(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
+    """Yield keys and values of a collection, those of objects and maps in the order of keys."""
+    collection = evaluate(node, scope)
+    if collection is None:
+        detail = "A null value cannot be used as the collection in a 'for' expression."
+        raise scope.fault(node, "Iteration over null value", detail)
+    if (named := attributes(collection)) is not None:
+        return ((key, named[key]) for key in sorted(named))
+    items = elements(collection)
+    if items is None:
+        detail = (
+            f"A value of type {type_of(collection).name} cannot be used as the collection in a "
+            "'for' expression."
+        )
+        raise scope.fault(node, "Iteration over non-iterable value", detail)
+    if kind_of(collection) == "set":
+        return ((item, item) for item in items)
+    return iter(enumerate(items))
+
+
+def _name(node: For | Repetition, key: Value, value: Value, names: dict[str, Value]) -> None:
+    """Give key and value of an element their names."""
+    if node.key_name:
+        names[node.key_name] = key
+    names[node.value_name] = value
+
+
+def _for(node: For, scope: Scope) -> Value:
+    pairs = _pairs(node.collection, scope)
+    problems = _Problems()
+    values: list[Value] = []
+    named: dict[str, Value] = {}
+    names = dict(scope.values)
+    inner = scope.with_names(names)
+    for key, item in pairs:
+        _name(node, key, item, names)
+        try:
+            if node.condition is not None and not _is_wanted(node.condition, inner):
+                continue
+            if node.key is None:
+                values.append(evaluate(node.value, inner))
+            else:
+                _put(node, node.key, inner, named)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems.add(error)
+    problems.raise_any()
+    if node.key is None:
+        return tuple(values)
+    return named
+
+
+def _is_wanted(node: Expression, scope: Scope) -> bool:
+    value = evaluate(node, scope)
+    if value is None:
+        detail = "The value of the 'if' clause must not be null."
+        raise scope.fault(node, "Condition is null", detail)
+    try:
+        return convert(value, BOOL) is True
+    except Unsuitable as error:
+        detail = f"The 'if' clause value is invalid: {error}."
+        raise scope.fault(node, "Invalid 'for' condition", detail) from error
+
+
+def _put(node: For, key_node: Expression, scope: Scope, named: dict[str, Value]) -> None:
+    """Evaluate one element of an object that `for` builds, and put it there."""
+    key, value = evaluate_all((key_node, node.value), scope)
+    if key is None:
+        detail = "Key expression in 'for' expression must not produce a null value."
+        raise scope.fault(key_node, "Invalid object key", detail)
+    try:
+        name = to_text(key)
+    except Unsuitable as error:
+        detail = f"The key expression produced an invalid result: {error}."
+        raise scope.fault(key_node, "Invalid object key", detail) from error
+    if node.groups:
+        before = named.get(name, ())
+        named[name] = (*(before if isinstance(before, tuple) else ()), value)
+    elif name in named:
+        detail = (
+            f"Two different items produced the key \"{name}\" in this 'for' expression. If "
+            "duplicates are expected, use the ellipsis (...) after the value expression to "
+            "enable grouping by key."
+        )
+        raise scope.fault(key_node, "Duplicate object key", detail)
+    else:
+        named[name] = value
+
+
+# ---- calls -------------------------------------------------------------------------------------------
+
+
+def _call(node: Call, scope: Scope) -> Value:
+    if scope.functions is None:
+        detail = "Functions may not be called here."
+        raise scope.fault(node, "Function calls not allowed", detail)
+    special = _SPECIAL.get(node.name)
+    if special is not None:
+        return special(node, scope)
+    if node.name not in scope.functions:
+        return call(node, (), scope)  # says that there is none
+    values = evaluate_all(node.arguments, scope)
+    return scope.weigh(node, call(node, tuple(values), scope))
+
+
+def _try(node: Call, scope: Scope) -> Value:
+    """Return the first argument that has a value."""
+    reasons = []
+    for argument in node.arguments:
+        try:
+            return evaluate(argument, scope)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            reasons += [
+                f"- {one.summary} (at {one.where})\n  {one.detail}" for one in error.diagnostics
+            ]
+    if reasons:
+        said = "no expression succeeded:\n" + "\n".join(reasons)
+        said += "\n\nAt least one expression must produce a successful result"
+    else:
+        said = "at least one argument is required"
+    raise _failed(node, said, scope)
+
+
+def _can(node: Call, scope: Scope) -> Value:
+    """Tell whether the argument has a value."""
+    if len(node.arguments) != 1:
+        raise _failed(node, "exactly one argument is required", scope)
+    try:
+        evaluate(node.arguments[0], scope)
+    except Exhausted:
+        raise
+    except Faulty:
+        return False
+    return True
+
+
+def _convert(node: Call, scope: Scope) -> Value:
+    """Return the first argument as the type that the second one writes out."""
+    if len(node.arguments) != 2:
+        raise _failed(node, "a value and a type are required", scope)
+    subject, kind = node.arguments
+    wanted = read_type(kind, scope.source)
+    value = evaluate(subject, scope)
+    try:
+        return convert(value, wanted)
+    except Unsuitable as error:
+        detail = f'Invalid value for "value" parameter: {error}.'
+        raise scope.fault_at(*opening(subject), "Invalid function argument", detail) from error
+
+
+def _failed(node: Call, why: str, scope: Scope) -> Faulty:
+    detail = f'Call to function "{node.name}" failed: {why}.'
+    return scope.fault_at(node.start, node.open_end, "Error in function call", detail)
+
+
+_SPECIAL = {"try": _try, "can": _can, "convert": _convert}
+
+# So that hints know their names; arguments that may fail never reach such a function.
+SPECIAL = {name: Function(run=lambda *_: None) for name in _SPECIAL}
+
+_EVALUATE: dict[type[Expression], Callable[..., Value]] = {
+    Literal: _literal,
+    Parenthesized: _parenthesized,
+    Tuple: _tuple,
+    Object: _object,
+    Template: _template,
+    Hole: _hole,
+    Interpolation: _hole,
+    Choice: _choice,
+    Repetition: _repetition,
+    Reference: _reference,
+    Path: _path,
+    Element: _element,
+    Splat: _splat,
+    Prefixed: _prefixed,
+    Chain: _chain,
+    Conditional: _conditional,
+    For: _for,
+    Call: _call,
+}

@@ -1,0 +1,228 @@
+"""The canonical form of a text: its layout changes, its meaning does not.
+
+Nesting is two blanks deep, equals signs of neighbouring arguments stand below each other, and so do
+comments behind them. What is quoted or in a heredoc stays as it is, and so do blank lines.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from daemon.jobspec.hcl import graphemes
+from daemon.jobspec.hcl.lexer import (
+    CLOSE_HEREDOC,
+    CLOSE_QUOTE,
+    END,
+    HEREDOC,
+    IDENT,
+    NEWLINE,
+    NUMBER,
+    OPEN_HEREDOC,
+    OPEN_QUOTE,
+    STRING,
+    tokenize,
+)
+from daemon.jobspec.hcl.parser import read_body
+from daemon.jobspec.hcl.source import Source
+
+_COMMENT = "comment"
+_BETWEEN = re.compile(r"(?P<block>/\*.*?\*/)|(?P<line>(?:#|//)[^\n]*)|(?P<newline>\n)", re.DOTALL)
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+_WHOLE = {OPEN_QUOTE: CLOSE_QUOTE, OPEN_HEREDOC: CLOSE_HEREDOC}
+_OPERANDS = frozenset({IDENT, NUMBER, STRING, HEREDOC, ")", "]", "}"})
+_KEYWORDS = frozenset({"for", "in", "if"})
+
+
+class _Word(msgspec.Struct):
+    kind: str
+    text: str
+    spaces: int = 1  # before it
+
+
+class _Line(msgspec.Struct):
+    words: list[_Word]
+    comment: str = ""  # behind the words
+
+    @property
+    def depth(self) -> int:
+        """Return how many more brackets the line opens than it closes."""
+        return _depth(self.words)
+
+
+def formatted(source: Source) -> str:
+    """Return a text in its canonical form. Raises `Faulty` for one that cannot be read."""
+    read_body(source)
+    lines = list(_lines(source))
+    for line in lines:
+        _space(line.words)
+    _align_values(lines)
+    _align_comments(lines)
+    text = "\n".join(_indented(lines)).rstrip("\n")
+    return f"{text}\n" if text else ""
+
+
+# ---- lines of words ----------------------------------------------------------------------------------
+
+
+def _lines(source: Source) -> Iterator[_Line]:
+    line = _Line([])
+    for word in _words(source):
+        if word.kind == NEWLINE:
+            yield line
+            line = _Line([])
+        elif word.kind == _COMMENT and not word.text.startswith("/*") and line.words:
+            line.comment = word.text
+        else:
+            line.words.append(word)
+    if line.words:
+        yield line
+
+
+def _words(source: Source) -> Iterator[_Word]:
+    """Yield all words, comments and newlines; quoted text and heredocs are one word each."""
+    tokens, text = tokenize(source), source.text
+    position = 1 if text.startswith("\ufeff") else 0
+    at = 0
+    while tokens.kinds[at] != END:
+        kind, start, end = tokens.kinds[at], tokens.starts[at], tokens.ends[at]
+        yield from _between(text[position:start])
+        if kind in _WHOLE:
+            at = _end_of_whole(tokens.kinds, at)
+            end = tokens.ends[at]
+            kind = STRING if kind == OPEN_QUOTE else HEREDOC
+        if kind == NEWLINE:
+            yield from _between(text[start:end])
+        else:
+            yield _Word(kind, text[start:end])
+        position = end
+        at += 1
+    yield from _between(text[position:])
+
+
+def _end_of_whole(kinds: Sequence[str], at: int) -> int:
+    """Return the place of the token that closes a quoted text or a heredoc."""
+    depth = 0
+    while True:
+        depth += (kinds[at] in _WHOLE) - (kinds[at] in _WHOLE.values())
+        if not depth:
+            return at
+        at += 1
+
+
+def _between(text: str) -> Iterator[_Word]:
+    for match in _BETWEEN.finditer(text):
+        if match.lastgroup == "newline":
+            yield _Word(NEWLINE, "\n")
+        else:
+            yield _Word(_COMMENT, match[0].rstrip())
+
+
+# ---- blanks within a line ----------------------------------------------------------------------------
+
+
+def _space(words: list[_Word]) -> None:
+    """Set the blanks between the words of a line."""
+    for at, word in enumerate(words):
+        before = words[at - 1] if at else None
+        earlier = words[at - 2] if at > 1 else None
+        word.spaces = 1 if before and _are_apart(earlier, before, word) else 0
+
+
+def _are_apart(earlier: _Word | None, before: _Word, word: _Word) -> bool:
+    """Tell whether a blank stands between two words."""
+    if word.kind in (",", ".", "...", "::", ")", "]") or before.kind in ("(", "[", ".", "::", "!"):
+        return False
+    if before.kind == "{" and word.kind == "}":
+        return False
+    if before.kind == "-" and _is_sign(earlier):
+        return False
+    if word.kind in ("(", "["):
+        is_operand = before.kind in _OPERANDS and before.text not in _KEYWORDS
+        return not is_operand or (word.kind == "(" and before.kind != IDENT)
+    return not (before.kind == "*" and earlier is not None and earlier.kind in ("[", "."))
+
+
+def _is_sign(before: _Word | None) -> bool:
+    """Tell whether a minus is the sign of what follows it, by what stands before it."""
+    return before is None or before.kind not in _OPERANDS or before.text in _KEYWORDS
+
+
+def _depth(words: Sequence[_Word]) -> int:
+    return sum([(word.kind in _OPENING) - (word.kind in _CLOSING) for word in words])
+
+
+# ---- columns -----------------------------------------------------------------------------------------
+
+
+def _align_values(lines: Sequence[_Line]) -> None:
+    """Put the equals signs of neighbouring arguments below each other; a heredoc parts them."""
+    chain: list[tuple[_Word, int]] = []
+    for line in lines:
+        at = _equals(line)
+        if at is not None:
+            chain.append((line.words[at], _width(line.words[:at])))
+        if at is None or any("\n" in word.text for word in line.words):
+            _align(chain)
+            chain = []
+    _align(chain)
+
+
+def _equals(line: _Line) -> int | None:
+    """Return where the equals sign of a line is whose value ends on it; None if there is none."""
+    for at, word in enumerate(line.words):
+        if at and word.kind == "=":
+            return at if _depth(line.words[at:]) == 0 else None
+    return None
+
+
+def _align_comments(lines: Sequence[_Line]) -> None:
+    """Put comments behind neighbouring lines below each other."""
+    chain: list[tuple[_Word, int]] = []
+    for line in lines:
+        if not line.comment:
+            _align(chain)
+            chain = []
+            continue
+        comment = _Word(_COMMENT, line.comment)
+        chain.append((comment, _width(line.words)))
+        line.words.append(comment)
+    _align(chain)
+
+
+def _align(chain: Sequence[tuple[_Word, int]]) -> None:
+    """Set words into one column, one blank behind the widest of what stands before them."""
+    widest = max([width for _, width in chain], default=0)
+    for word, width in chain:
+        word.spaces = widest - width + 1
+
+
+def _width(words: Sequence[_Word]) -> int:
+    """Return the width of words on the line on which the last one of them ends."""
+    width = 0
+    for word in words:
+        _, newline, last = word.text.rpartition("\n")
+        width = graphemes.count(last) + (0 if newline else width + word.spaces)
+    return width
+
+
+def _indented(lines: Sequence[_Line]) -> Iterator[str]:
+    """Yield lines as deep as the brackets around them; brackets opened on one line count once."""
+    opened: list[int] = []
+    for line in lines:
+        depth = line.depth
+        if depth < 0:
+            _close(opened, -depth)
+        body = "".join([f"{' ' * word.spaces}{word.text}" for word in line.words])
+        yield f"{'  ' * len(opened)}{body}" if body else ""
+        if depth > 0:
+            opened.append(depth)
+
+
+def _close(opened: list[int], count: int) -> None:
+    while opened and count:
+        taken = min(opened[-1], count)
+        count -= taken
+        opened[-1] -= taken
+        if not opened[-1]:
+            opened.pop()

@@ -1,0 +1,1 @@
+"""The functions that job files may call, by what they work on."""

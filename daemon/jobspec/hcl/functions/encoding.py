@@ -1,0 +1,165 @@
+"""Functions from and to other notations: base64, JSON, CSV and URLs. YAML is in `yaml.py`."""
+
+import base64
+import binascii
+import csv
+import json
+import re
+from urllib.parse import quote_plus
+
+from daemon.jobspec.hcl.functions.define import bounded, function, text
+from daemon.jobspec.hcl.number import Number, number_text, read_number
+from daemon.jobspec.hcl.scope import MAX_DEPTH, Function, FunctionFault, Parameter
+from daemon.jobspec.hcl.strings import normal, sound
+from daemon.jobspec.hcl.values import ANY, Value, attributes, elements
+
+_ESCAPED = re.compile("[<>&\u2028\u2029\x7f]")
+
+
+def _base64encode(value: str) -> Value:
+    return base64.b64encode(value.encode()).decode()
+
+
+def _base64decode(value: str) -> Value:
+    try:
+        raw = base64.b64decode(value.replace("\r", "").replace("\n", ""), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise FunctionFault(f"failed to decode base64 data '{value[:100]}'") from error
+    try:
+        return normal(raw.decode())
+    except UnicodeDecodeError as error:
+        raise FunctionFault(
+            "the result of decoding the provided string is not valid UTF-8"
+        ) from error
+
+
+# ---- JSON --------------------------------------------------------------------------------------------
+
+
+def json_text(value: Value) -> str:
+    """Return a value as JSON: names sorted, numbers in full, safe inside HTML."""
+    parts: list[str] = []
+    _write(value, parts)
+    return "".join(parts)
+
+
+def _write(value: Value, parts: list[str]) -> None:
+    items, named = elements(value), attributes(value)
+    if items is not None:
+        for at, item in enumerate(items):
+            parts.append("," if at else "[")
+            _write(item, parts)
+        parts.append("]" if items else "[]")
+    elif named is not None:
+        for at, key in enumerate(sorted(named)):
+            parts.append(f"{',' if at else '{'}{quoted(key)}:")
+            _write(named[key], parts)
+        parts.append("}" if named else "{}")
+    else:
+        parts.append(scalar_text(value))
+
+
+def scalar_text(value: Value) -> str:
+    """Return a text, a number, a truth value or null as JSON."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return quoted(value)
+        case _:
+            return number_text(value) if isinstance(value, Number) else "null"
+
+
+def quoted(value: str) -> str:
+    """Return a text as JSON."""
+    written = json.dumps(value, ensure_ascii=False)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
+
+
+def _jsondecode(value: str) -> Value:
+    try:
+        found = json.loads(
+            value, parse_float=read_number, parse_int=read_number, parse_constant=_no_constant
+        )
+    except json.JSONDecodeError as error:
+        raise FunctionFault(_complaint(error)) from error
+    except RecursionError as error:
+        raise FunctionFault("the document is nested too deep") from error
+    except ValueError as error:
+        raise FunctionFault(str(error)) from error
+    return from_document(found, MAX_DEPTH)
+
+
+def _no_constant(name: str) -> Number:
+    raise ValueError(f"invalid character '{name[0]}'")
+
+
+def _complaint(error: json.JSONDecodeError) -> str:
+    if error.msg == "Extra data":
+        return "extraneous data after JSON object"
+    at = error.pos
+    while at < len(error.doc) and error.doc[at] in " \t\r\n{[,":
+        at += 1  # what stands before the character that does not fit
+    if at >= len(error.doc):
+        return "unexpected end of JSON input"
+    return f"invalid character '{error.doc[at]}'"
+
+
+def from_document(value: object, depth: int) -> Value:
+    """Return what a JSON or YAML document holds as a value. Raises `FunctionFault`."""
+    if not depth:
+        raise FunctionFault("the document is nested too deep")
+    match value:
+        case dict():
+            return {
+                normal(sound(str(key))): from_document(item, depth - 1)
+                for key, item in value.items()
+            }
+        case list():
+            return tuple([from_document(item, depth - 1) for item in value])
+        case str():
+            return normal(sound(value))
+        case bool() | None:
+            return value
+        case _:
+            return value if isinstance(value, Number) else str(value)
+
+
+# ---- CSV and URLs ------------------------------------------------------------------------------------
+
+
+def _csvdecode(value: str) -> Value:
+    reader = csv.reader(value.splitlines(keepends=True), strict=True)
+    try:
+        rows = [(row, reader.line_num) for row in reader if row]
+    except csv.Error as error:
+        raise FunctionFault(f"CSV parse error on line {reader.line_num}: {error}") from error
+    if not rows:
+        raise FunctionFault("missing header line")
+    (header, _), *rest = rows
+    for at, name in enumerate(header):
+        if name in header[:at]:
+            raise FunctionFault(f'duplicate column name "{name}"')
+    bounded(sum(map(len, header)) * len(rest))
+    for row, line in rest:
+        if len(row) != len(header):
+            raise FunctionFault(f"CSV parse error on line {line}: wrong number of fields")
+    return tuple([dict(zip(header, row, strict=True)) for row, _ in rest])
+
+
+def _urlencode(value: str) -> Value:
+    return quote_plus(value, safe="~")
+
+
+_ANYTHING = Parameter("val", ANY, may_be_null=True)
+
+FUNCTIONS: dict[str, Function] = {
+    "base64encode": function(_base64encode, text("str")),
+    "base64decode": function(_base64decode, text("str")),
+    "jsonencode": function(json_text, _ANYTHING),
+    "jsondecode": function(_jsondecode, text("str")),
+    "csvdecode": function(_csvdecode, text("str")),
+    "urlencode": function(_urlencode, text("str")),
+}

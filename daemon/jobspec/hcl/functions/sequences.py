@@ -1,0 +1,339 @@
+"""Functions on lists, sets, maps and objects."""
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+
+from daemon.jobspec.hcl.functions.define import (
+    anything,
+    function,
+    items_of,
+    number,
+    per_part,
+    strings_of,
+    text,
+    text_list,
+    texts,
+    whole,
+)
+from daemon.jobspec.hcl.number import Number
+from daemon.jobspec.hcl.scope import ArgumentFault, Function, FunctionFault, Parameter
+from daemon.jobspec.hcl.values import (
+    ANY,
+    Collection,
+    Type,
+    Unsuitable,
+    Value,
+    attributes,
+    convert,
+    elements,
+    equal,
+    kind_of,
+    list_of,
+    make_set,
+    set_of,
+    sort_key,
+    type_of,
+    unify,
+)
+
+MAX_RANGE = 1024  # numbers that `range` makes
+MAX_PRODUCT = 100_000  # combinations that `setproduct` makes
+
+_LIST = Parameter("list", list_of(ANY))
+_NO_COLLECTION = "collection must be a list, a map or a tuple"
+
+
+def _length(value: Value) -> Value:
+    items = elements(value)
+    if items is not None:
+        return len(items)
+    if isinstance(value, Collection):
+        return len(value.items)
+    raise FunctionFault(_NO_COLLECTION)
+
+
+def _named(value: Value) -> Mapping[str, Value]:
+    found = attributes(value)
+    if found is None:
+        raise ArgumentFault(0, "must have map or object type")
+    return found
+
+
+def _keys(value: Value) -> Value:
+    found = sorted(_named(value))
+    return text_list(found) if isinstance(value, Collection) else tuple(found)
+
+
+def _values(value: Value) -> Value:
+    found = _named(value)
+    return _like(value, tuple([found[key] for key in sorted(found)]))
+
+
+def _like(value: Value, items: tuple[Value, ...]) -> Value:
+    """Return elements of a collection as list, those of an object or a tuple as tuple."""
+    return Collection("list", value.element, items) if isinstance(value, Collection) else items
+
+
+def _merge(*values: Value) -> Value:
+    merged: dict[str, Value] = {}
+    for value in values:
+        if value is None:
+            continue
+        found = attributes(value)
+        if found is None:
+            raise FunctionFault(f'arguments must be maps or objects, got "{kind_of(value)}"')
+        merged.update(found)
+    kinds = [type_of(value) for value in values if value is not None]
+    first = kinds[0] if kinds else ANY
+    if first.kind == "map" and first.element and all(one == first for one in kinds):
+        return Collection("map", first.element, merged)
+    return merged
+
+
+def _concat(*values: Value) -> Value:
+    if not values:
+        raise FunctionFault("at least one argument is required")
+    for at, value in enumerate(values):
+        if kind_of(value) not in ("list", "tuple"):
+            kind = kind_of(value)
+            raise ArgumentFault(at, f"all arguments must be lists or tuples; got {kind}")
+    joined = tuple([item for value in values for item in items_of(value)])
+    kinds = [type_of(value) for value in values]
+    if kinds[0].kind == "list" and all(one == kinds[0] for one in kinds):
+        return _like(values[0], joined)
+    return joined
+
+
+def _contains(value: Value, wanted: Value) -> Value:
+    items = elements(value)
+    if items is None:
+        raise FunctionFault("argument must be list, tuple, or set")
+    return any(equal(item, wanted) for item in items)
+
+
+def _distinct(value: Collection) -> Value:
+    unique = {sort_key(item): item for item in reversed(items_of(value))}
+    kept = list({sort_key(item): None for item in items_of(value)})
+    return _like(value, tuple([unique[key] for key in kept]))
+
+
+def _sequence(value: Value) -> tuple[Value, ...]:
+    items = elements(value)
+    if items is None or kind_of(value) == "set":
+        raise ArgumentFault(0, "must be a list or tuple value")
+    return items
+
+
+def _element(value: Value, index: Value) -> Value:
+    items = _sequence(value)
+    if not items:
+        raise FunctionFault("cannot use element function with an empty list")
+    return items[whole(index, "the index") % len(items)]
+
+
+def _flatten(value: Value) -> Value:
+    if elements(value) is None:
+        raise FunctionFault("can only flatten lists, sets and tuples")
+    flat: list[Value] = []
+    waiting = list(reversed(items_of(value)))
+    while waiting:
+        item = waiting.pop()
+        inner = elements(item)
+        if inner is None:
+            flat.append(item)
+        else:
+            waiting.extend(reversed(inner))
+    return tuple(flat)
+
+
+def _index(value: Value, key: Value) -> Value:
+    items = elements(value)
+    if items is not None and kind_of(value) != "set":
+        if not isinstance(key, int) or isinstance(key, bool):
+            raise FunctionFault("key for tuple must be number")
+        if not 0 <= key < len(items):
+            raise FunctionFault(f"key must be between 0 and {len(items)} inclusive")
+        return items[key]
+    if not isinstance(value, Collection) or not isinstance(value.items, dict):
+        raise FunctionFault(_NO_COLLECTION)
+    if not isinstance(key, str):
+        raise FunctionFault("key for map must be string")
+    if key not in value.items:
+        raise FunctionFault("the given key does not identify an element in this collection value")
+    return value.items[key]
+
+
+def _lookup(value: Value, key: str, default: Value) -> Value:
+    found = attributes(value)
+    if found is None:
+        raise ArgumentFault(0, "lookup() requires a map as the first argument")
+    if isinstance(value, Collection):
+        try:
+            default = convert(default, value.element)
+        except Unsuitable as error:
+            raise ArgumentFault(
+                2, "the default value must have the same type as the map elements"
+            ) from error
+    return found.get(key, default)
+
+
+def _range(*limits: Number) -> Value:
+    start: Number = 0
+    if not 1 <= len(limits) <= 3:
+        raise FunctionFault("must have one, two, or three arguments")
+    end = limits[0]
+    if len(limits) > 1:
+        start, end = limits[0], limits[1]
+    step: Number = limits[2] if len(limits) > 2 else (1 if start <= end else -1)
+    if step > 0 and end < start:
+        raise ArgumentFault(1, "end must be greater than start when step is positive")
+    if step < 0 and end > start:
+        raise ArgumentFault(1, "end must be less than start when step is negative")
+    if start != end and (step == 0 or abs(Fraction(end - start) / step) > MAX_RANGE):
+        raise FunctionFault(
+            f"more than {MAX_RANGE} values were generated; either decrease the difference "
+            "between start and end or use a smaller step"
+        )
+    found: list[Value] = []
+    at: Number = start
+    while (at < end) if step > 0 else (at > end):
+        found.append(at.numerator if at.denominator == 1 else at)
+        at += step
+    return tuple(found)
+
+
+def _slice(value: Value, start: Value, end: Value) -> Value:
+    items = _sequence(value)
+    first, last = whole(start, "the start index"), whole(end, "the end index")
+    if first < 0:
+        raise ArgumentFault(1, "start index must not be less than zero")
+    if last > len(items):
+        raise ArgumentFault(2, "end index must not be greater than the length of the list")
+    if first > last:
+        raise ArgumentFault(1, "start index must not be greater than end index")
+    return _like(value, items[first:last])
+
+
+def _zipmap(keys: Value, values: Value) -> Value:
+    names, items = strings_of(keys), _zipped(values)
+    if len(names) != len(items):
+        raise FunctionFault(
+            f"number of keys ({len(names)}) does not match number of values ({len(items)})"
+        )
+    found = dict(zip(names, items, strict=True))
+    if isinstance(values, Collection):
+        return Collection("map", values.element, found)
+    return found
+
+
+def _zipped(value: Value) -> tuple[Value, ...]:
+    if kind_of(value) not in ("list", "tuple"):
+        raise ArgumentFault(1, "values argument must be a list or tuple value")
+    return items_of(value)
+
+
+def _coalesce(*values: Value) -> Value:
+    common = unify([type_of(value) for value in values]) if values else None
+    if common is None:
+        raise FunctionFault("all arguments must have the same type")
+    for value in values:
+        if value is not None:
+            return convert(value, common)
+    raise FunctionFault("no non-null arguments")
+
+
+def _coalescelist(*values: Value) -> Value:
+    if not values:
+        raise FunctionFault("at least one argument is required")
+    for value in values:
+        if kind_of(value) not in ("list", "tuple"):
+            raise FunctionFault("coalescelist arguments must be lists or tuples")
+        if items_of(value):
+            return value
+    raise FunctionFault("no non-null arguments")
+
+
+def _chunklist(value: Value, size: Value) -> Value:
+    length, items = whole(size, "the size"), items_of(value)
+    if length < 0:
+        raise ArgumentFault(1, "the size argument must be positive")
+    if not items:
+        return ()
+    length = length or len(items)
+    return tuple([_like(value, items[at : at + length]) for at in range(0, len(items), length)])
+
+
+def _of_sets(join: Callable[[list[dict[object, Value]]], list[Value]]) -> Callable[..., Value]:
+    def run(*values: Collection) -> Value:
+        if not values:
+            raise FunctionFault("at least one set is required")
+        element = unify([value.element for value in values])
+        if element is None:
+            raise FunctionFault("given sets must all have compatible element types")
+        converted = [items_of(convert(value, set_of(element))) for value in values]
+        keyed: list[dict[object, Value]] = [
+            {sort_key(item): item for item in items} for items in converted
+        ]
+        return make_set(element, join(keyed))
+
+    return run
+
+
+def _union(sets: list[dict[object, Value]]) -> list[Value]:
+    return [item for one in sets for item in one.values()]
+
+
+def _intersection(sets: list[dict[object, Value]]) -> list[Value]:
+    first, *others = sets
+    return [item for key, item in first.items() if all(key in other for other in others)]
+
+
+def _setproduct(*values: Value) -> Value:
+    if len(values) < 2:
+        raise FunctionFault("at least two arguments are required")
+    size = 1
+    for at, value in enumerate(values):
+        items = elements(value)
+        if items is None:
+            raise ArgumentFault(at, "a set or a list is required")
+        size *= len(items)
+    if size > MAX_PRODUCT:
+        raise FunctionFault(f"there are more than {MAX_PRODUCT} combinations")
+    combined: Sequence[Value] = [tuple(one) for one in product(*map(items_of, values))]
+    if any(kind_of(value) != "set" for value in values):
+        return tuple(combined)
+    kinds = Type("tuple", items=tuple([type_of(value).element or ANY for value in values]))
+    return make_set(kinds, combined)
+
+
+FUNCTIONS: dict[str, Function] = {
+    "length": function(_length, anything("collection")),
+    "keys": function(_keys, anything("inputMap")),
+    "values": function(_values, anything("values")),
+    "merge": function(_merge, rest=anything("maps", may_be_null=True)),
+    "concat": function(_concat, rest=anything("seqs")),
+    "contains": function(_contains, anything("list"), anything("value", may_be_null=True)),
+    "distinct": function(_distinct, _LIST, cost=per_part),
+    "element": function(_element, anything("list"), number("index")),
+    "flatten": function(_flatten, anything("list")),
+    "index": function(_index, anything("collection"), anything("key")),
+    "lookup": function(
+        _lookup, anything("inputMap"), text("key"), anything("default", may_be_null=True)
+    ),
+    "range": function(_range, rest=number("params")),
+    "slice": function(_slice, anything("list"), number("start_index"), number("end_index")),
+    "sort": function(lambda value: text_list(sorted(strings_of(value))), texts("list")),
+    "zipmap": function(_zipmap, texts("keys"), anything("values")),
+    "coalesce": function(_coalesce, rest=anything("vals", may_be_null=True)),
+    "coalescelist": function(_coalescelist, rest=anything("vals", may_be_null=True)),
+    "compact": function(
+        lambda value: text_list([one for one in strings_of(value) if one]), texts("list")
+    ),
+    "chunklist": function(_chunklist, _LIST, number("size")),
+    "setunion": function(_of_sets(_union), rest=Parameter("sets", set_of(ANY)), cost=per_part),
+    "setintersection": function(
+        _of_sets(_intersection), rest=Parameter("sets", set_of(ANY)), cost=per_part
+    ),
+    "setproduct": function(_setproduct, rest=anything("sets")),
+}

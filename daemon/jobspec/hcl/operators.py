@@ -1,0 +1,102 @@
+"""Operators: arithmetic, comparison and logic on values."""
+
+from collections.abc import Callable
+
+from daemon.jobspec.hcl.number import Number, divide, number_size, remainder, rounded
+from daemon.jobspec.hcl.scope import Scope
+from daemon.jobspec.hcl.source import Diagnostic, Faulty
+from daemon.jobspec.hcl.tree import Chain, Prefixed
+from daemon.jobspec.hcl.values import (
+    BOOL,
+    NUMBER,
+    Type,
+    Unsuitable,
+    Value,
+    convert,
+    equal,
+    is_number,
+)
+
+
+def negated(node: Prefixed, value: Value, scope: Scope) -> Value:
+    """Return `-value` or `!value`."""
+    wanted = NUMBER if node.operator == "-" else BOOL
+    if value is None:
+        raise _failed(node.start, node.end, "argument must not be null", scope)
+    try:
+        converted = convert(value, wanted)
+    except Unsuitable as error:
+        detail = f"Unsuitable value for unary operand: {error}."
+        raise scope.fault(node.operand, "Invalid operand", detail) from error
+    if isinstance(converted, bool):
+        return not converted
+    return -_number(converted)
+
+
+def apply(node: Chain, at: int, operator: str, left: Value, right: Value, scope: Scope) -> Value:
+    """Return what the operator at a place of a chain makes of its two sides."""
+    if operator == "==":
+        return equal(left, right)
+    if operator == "!=":
+        return not equal(left, right)
+    wanted = BOOL if operator in ("&&", "||") else NUMBER
+    problems: list[Diagnostic] = []
+    end = node.operands[at + 1].end
+    span = (node.operands[0].start, node.operands[at].end)
+    one = _operand("left", left, wanted, span, scope, problems)
+    span = (node.operands[at + 1].start, end)
+    other = _operand("right", right, wanted, span, scope, problems)
+    if problems:
+        raise Faulty(problems)
+    if one is None or other is None:
+        raise _failed(node.start, end, "argument must not be null", scope)
+    if isinstance(one, bool) or isinstance(other, bool):
+        return bool(one and other) if operator == "&&" else bool(one or other)
+    first, second = _number(one), _number(other)
+    scope.spend(node, number_size(first) + number_size(second))
+    try:
+        return _ON_NUMBERS[operator](first, second)
+    except ZeroDivisionError as error:
+        why = "can't divide zero by zero or infinity by infinity" if not one else "divided by zero"
+        raise _failed(node.start, end, why, scope) from error
+
+
+def _operand(
+    side: str,
+    value: Value,
+    wanted: Type,
+    span: tuple[int, int],
+    scope: Scope,
+    problems: list[Diagnostic],
+) -> Value:
+    """Return an operand as what the operator takes; the problem otherwise goes to the list."""
+    try:
+        return convert(value, wanted)
+    except Unsuitable as error:
+        detail = f"Unsuitable value for {side} operand: {error}."
+        problems += scope.fault_at(*span, "Invalid operand", detail).diagnostics
+        return None
+
+
+def _failed(start: int, end: int, why: str, scope: Scope) -> Faulty:
+    detail = f"Error during operation: {why}."
+    return scope.fault_at(start, end, "Operation failed", detail)
+
+
+def _number(value: Value) -> Number:
+    if not is_number(value):
+        raise TypeError(f"{value!r} is no number")
+    return value
+
+
+_ON_NUMBERS: dict[str, Callable[[Number, Number], Value]] = {
+    "+": lambda one, other: rounded(one + other),
+    "-": lambda one, other: rounded(one - other),
+    "*": lambda one, other: rounded(one * other),
+    "/": divide,
+    "%": remainder,
+    "<": lambda one, other: one < other,
+    "<=": lambda one, other: one <= other,
+    ">": lambda one, other: one > other,
+    ">=": lambda one, other: one >= other,
+}

@@ -1,0 +1,135 @@
+"""A text that people wrote, and what is wrong at which place of it.
+
+Places are offsets until somebody reads them: lines and columns are worked out for errors alone.
+Both start at 1, and a column is what a reader takes for one character.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from daemon.jobspec.hcl import graphemes
+from storage.errors import Malformed
+
+MAX_SHOWN = 20  # errors of one text
+_MAX_WIDTH = 120  # characters shown of a source line
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A text and the name under which errors speak of it."""
+
+    name: str
+    text: str
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Return the line and the column of an offset."""
+        line_start = self.text.rfind("\n", 0, offset) + 1
+        column = graphemes.count(self.text[line_start:offset]) + 1
+        return self.text.count("\n", 0, offset) + 1, column
+
+    def line_at(self, offset: int) -> tuple[str, int]:
+        """Return the line around an offset without its end, and where it starts."""
+        start = self.text.rfind("\n", 0, offset) + 1
+        end = self.text.find("\n", offset)
+        return self.text[start : len(self.text) if end < 0 else end].rstrip("\r"), start
+
+
+class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
+    """One mistake: where, in a word, and in a sentence.
+
+    An echo is what the peer reports once more for an expression that had failed already. Who
+    compares texts with the peer's gets to see it, a reader does not need it.
+    """
+
+    summary: str
+    detail: str = ""
+    source: Source | None = None
+    start: int = 0
+    end: int = 0
+    is_echo: bool = False
+
+    def __str__(self) -> str:
+        said = f"{self.summary}; {self.detail}" if self.detail else self.summary
+        return f"{self.where}: {said}"
+
+    @property
+    def where(self) -> str:
+        """Return file, line and columns, in the peer's form."""
+        if self.source is None:
+            return "<nil>"
+        line, column = self.source.place(self.start)
+        end_line, end_column = self.source.place(self.end)
+        if line == end_line:
+            return f"{self.source.name}:{line},{column}-{end_column}"
+        return f"{self.source.name}:{line},{column}-{end_line},{end_column}"
+
+    def excerpt(self) -> str:
+        """Return the line of the mistake with a mark below it; nothing without a place."""
+        if self.source is None:
+            return ""
+        line, line_start = self.source.line_at(self.start)
+        before = self.start - line_start
+        length = max(1, min(self.end, line_start + len(line)) - self.start)
+        cut = max(0, before + min(length, _MAX_WIDTH // 2) - _MAX_WIDTH)
+        shown = line[cut : cut + _MAX_WIDTH]
+        blank = "".join("\t" if char == "\t" else " " for char in line[cut:before])
+        mark = "^" * min(length, max(1, _MAX_WIDTH - (before - cut)))
+        number = str(self.source.place(self.start)[0])
+        return f"  {number} | {shown}\n  {' ' * len(number)} | {blank}{mark}"
+
+
+class Faulty(Malformed):
+    """A text cannot be read, or not be evaluated; `diagnostics` say why, in order."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], before: str = "") -> None:
+        super().__init__()
+        self.diagnostics = tuple(diagnostics)
+        self.before = before
+
+    def __str__(self) -> str:
+        return self._listed([str(one) for one in self.diagnostics[:MAX_SHOWN]], self.diagnostics)
+
+    def explained(self) -> str:
+        """Return the same for people: with the line of each mistake, and without echoes."""
+        causes = [one for one in self.diagnostics if not one.is_echo]
+        shown = [f"{one}\n{one.excerpt()}".rstrip("\n") for one in causes[:MAX_SHOWN]]
+        return self._listed(shown, causes)
+
+    def _listed(self, shown: list[str], all_of_them: Sequence[Diagnostic]) -> str:
+        more = len(all_of_them) - len(shown)
+        return self.before + "\n".join([*shown, *([f"and {more} more"] if more else [])])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest known name, to be put behind a sentence; or nothing."""
+    near = nearest(name, known)
+    return f' Did you mean "{near}"?' if near else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name from which at most two letters differ."""
+    similar = [one for one in known if _may_be_near(name, one)][:_MAX_COMPARED]
+    distances = sorted((_distance(name, one), one) for one in similar)
+    return distances[0][1] if distances and distances[0][0] <= _NEAR else None
+
+
+_NEAR = 2
+_MAX_LENGTH = 50
+_MAX_COMPARED = 200  # names; a person would not look through more
+
+
+def _may_be_near(name: str, other: str) -> bool:
+    return abs(len(name) - len(other)) <= _NEAR and name != other and len(name) <= _MAX_LENGTH
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters must be added, taken away or changed to make one text of another."""
+    row = list(range(len(other) + 1))
+    for at, letter in enumerate(one, 1):
+        diagonal, row[0] = row[0], at
+        for column, against in enumerate(other, 1):
+            diagonal, row[column] = (
+                row[column],
+                min(row[column] + 1, row[column - 1] + 1, diagonal + (letter != against)),
+            )
+    return row[-1]

@@ -1,0 +1,98 @@
+"""What quoted text and heredocs mean: escapes, and the indentation that a heredoc loses."""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+
+from daemon.jobspec.hcl.source import Diagnostic, Source
+
+_DIGITS = {"u": (4, "four"), "U": (8, "eight")}
+_SIMPLE = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{0,4}|U[0-9a-fA-F]{0,8}|.)|\$\$\{|%%\{", re.DOTALL)
+_DOUBLED = re.compile(r"(\$|%)\1\{")
+
+
+def normal(text: str) -> str:
+    """Return a text in the one form (NFC) in which values are compared."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def sound(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which are no characters."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def unescape(source: Source, start: int, end: int, note: Callable[[Diagnostic], None]) -> str:
+    """Return what stands between two offsets in quotes; mistakes go to `note`."""
+    text = source.text[start:end]
+    if "\\" not in text and "{" not in text:
+        return text
+
+    def meaning(match: re.Match[str]) -> str:
+        escape = match[1]
+        if escape is None:
+            return match[0][1:]
+        simple = _SIMPLE.get(escape)
+        if simple is not None:
+            return simple
+        char = _from_digits(escape)
+        if char is None:
+            at = start + match.start()
+            note(_bad_escape(source, escape, at, start + match.end()))
+        return char or ""
+
+    return _ESCAPE.sub(meaning, text)
+
+
+def _from_digits(escape: str) -> str | None:
+    wanted, _ = _DIGITS.get(escape[0], (0, ""))
+    if not wanted or len(escape) != wanted + 1:
+        return None
+    number = int(escape[1:], 16)
+    if 0xD800 <= number <= 0xDFFF or number > 0x10FFFF:
+        return "\ufffd"  # as the peer: no character has this number
+    return chr(number)
+
+
+def _bad_escape(source: Source, escape: str, start: int, end: int) -> Diagnostic:
+    if escape[0] in _DIGITS:
+        _, count = _DIGITS[escape[0]]
+        detail = (
+            f"The \\{escape[0]} escape sequence must be followed by {count} hexadecimal digits."
+        )
+    else:
+        detail = f'The symbol "{escape}" is not a valid escape sequence selector.'
+    return Diagnostic(
+        summary="Invalid escape sequence", detail=detail, source=source, start=start, end=end
+    )
+
+
+def undouble(text: str) -> str:
+    """Return the text of a heredoc, in which only `$${` and `%%{` mean something else."""
+    return _DOUBLED.sub(r"\1{", text) if "{" in text else text
+
+
+def indentation(lines: Iterable[str]) -> int:
+    """Return the smallest count of leading blanks of lines that are not blank."""
+    counts = [len(line) - len(line.lstrip(" \t")) for line in lines if not line.isspace() and line]
+    return min(counts, default=0)
+
+
+def flushed(body: str) -> str:
+    """Return the text of a `<<-` heredoc without the indentation that its lines share."""
+    lines = body.splitlines(keepends=True) if body.isascii() else _lines(body)
+    depth = indentation(lines)
+    return "".join(without_indentation(line, depth) for line in lines)
+
+
+def _lines(body: str) -> list[str]:
+    """Return lines with their ends; only a newline ends one, not what Unicode calls so."""
+    return re.findall(r"[^\n]*\n|[^\n]+", body)
+
+
+def without_indentation(line: str, depth: int) -> str:
+    """Return a line without up to `depth` leading blanks."""
+    kept = min(depth, len(line) - len(line.lstrip(" \t")))
+    return line[kept:]

@@ -1,0 +1,281 @@
+"""Templates: text with holes and directives, in quotes and in heredocs."""
+
+from typing import NoReturn
+
+import msgspec
+
+from daemon.jobspec.hcl.cursor import Cursor
+from daemon.jobspec.hcl.lexer import (
+    CLOSE_HEREDOC,
+    CLOSE_HOLE,
+    CLOSE_QUOTE,
+    CONTROL,
+    END,
+    HOLE,
+    IDENT,
+    TEXT,
+)
+from daemon.jobspec.hcl.source import did_you_mean
+from daemon.jobspec.hcl.strings import (
+    flushed,
+    normal,
+    undouble,
+    unescape,
+    without_indentation,
+)
+from daemon.jobspec.hcl.tree import (
+    Choice,
+    Expression,
+    Hole,
+    Interpolation,
+    Literal,
+    Repetition,
+    Template,
+)
+
+_KEYWORDS = ("if", "else", "endif", "for", "endfor")
+
+
+class _Text(msgspec.Struct):
+    start: int
+    end: int
+    text: str
+    starts_line: bool
+    trims_left: bool = False
+    trims_right: bool = False
+
+
+class _Directive(msgspec.Struct):
+    start: int
+    end: int
+    keyword: str
+    names: tuple[str, str] = ("", "")
+    subject: Expression | None = None
+
+
+_Part = _Text | Interpolation | _Directive
+
+
+class Templates(Cursor):
+    """Reads templates; their expressions are read by a subclass."""
+
+    def simple_text(self) -> Template:
+        """Return quoted text without holes."""
+        start, end = self.starts[self.at], self.ends[self.at]
+        self.at += 1
+        if end - start == 2:
+            return Template(start, end, ())
+        text = unescape(self.source, start + 1, end - 1, self.problems.append)
+        return Template(start, end, (Literal(start + 1, end - 1, normal(text)),))
+
+    def simple_heredoc(self) -> Template:
+        """Return a heredoc without holes."""
+        start, end = self.starts[self.at], self.ends[self.at]
+        self.at += 1
+        text = self.source.text
+        first = text.index("\n", start) + 1
+        last = text.rindex("\n", start, end) + 1
+        body = undouble(text[first:last])
+        if text[start + 2] == "-":
+            body = flushed(body)
+        return Template(start, end, (Literal(first, last, normal(body)),))
+
+    def quoted(self) -> Expression:
+        """Return quoted text with holes."""
+        start = self.starts[self.at]
+        self.at += 1
+        parts = self._parts(CLOSE_QUOTE, is_quoted=True)
+        if len(parts) == 1 and isinstance(parts[0], Interpolation):
+            return Hole(start, self.last_end, parts[0].inner, parts[0].text)
+        return self._template(start, parts)
+
+    def heredoc(self) -> Expression:
+        """Return a heredoc with holes."""
+        start = self.starts[self.at]
+        flush = self.source.text[start + 2] == "-"
+        self.at += 1
+        parts = self._parts(CLOSE_HEREDOC, is_quoted=False)
+        if flush:
+            _flush(parts)
+        return self._template(start, parts)
+
+    def bare(self) -> Expression:
+        """Return the template that the whole text is."""
+        parts = self._parts(END, is_quoted=False)
+        start = self.starts[0]
+        if len(parts) == 1 and isinstance(parts[0], Interpolation):
+            return Hole(start, self.last_end, parts[0].inner, parts[0].text)
+        return self._template(start, parts)
+
+    # ---- parts ---------------------------------------------------------------------------------------
+
+    def _parts(self, closing: str, *, is_quoted: bool) -> list[_Part]:
+        """Return the parts up to the closing mark."""
+        parts: list[_Part] = []
+        trims = False
+        while not self.accept(closing):
+            kind = self.kind
+            if kind == TEXT:
+                text = self._text(is_quoted=is_quoted)
+                text.trims_left, trims = trims, False
+                parts.append(text)
+                continue
+            if kind not in (HOLE, CONTROL):
+                raise self.mistake(
+                    "Unterminated template string", "No closing marker was found for the string."
+                )
+            if self.word().endswith("~") and parts and isinstance(parts[-1], _Text):
+                parts[-1].trims_right = True
+            parts.append(self._interpolation() if kind == HOLE else self._directive())
+            trims = self.source.text[self.starts[self.at - 1]] == "~"
+        return parts
+
+    def _text(self, *, is_quoted: bool) -> _Text:
+        start, end = self.starts[self.at], self.ends[self.at]
+        self.at += 1
+        source = self.source
+        if is_quoted:
+            text = unescape(source, start, end, self.problems.append)
+        else:
+            text = undouble(source.text[start:end])
+        starts_line = not is_quoted and source.text[start - 1] == "\n"
+        return _Text(start, end, normal(text), starts_line)
+
+    def _interpolation(self) -> Interpolation:
+        start, inner_start = self.starts[self.at], self.ends[self.at]
+        self.at += 1
+        inner = self.expression()
+        inner_end = self.starts[self.at]
+        self._close("interpolation expression")
+        return Interpolation(start, self.last_end, inner, self.source.text[inner_start:inner_end])
+
+    def _close(self, of: str) -> None:
+        if not self.accept(CLOSE_HOLE):
+            raise self.mistake(
+                f"Extra characters after {of}", "A closing brace is expected to end it."
+            )
+
+    def _directive(self) -> _Directive:
+        start = self.starts[self.at]
+        self.at += 1
+        if self.kind != IDENT:
+            raise self.mistake("Invalid template directive", "A keyword is expected here.")
+        keyword = self.word()
+        if keyword not in _KEYWORDS:
+            raise self.mistake(
+                "Invalid template control keyword",
+                f'"{keyword}" is not a valid template control keyword.'
+                + did_you_mean(keyword, _KEYWORDS),
+            )
+        self.at += 1
+        names, subject = ("", ""), None
+        if keyword == "for":
+            names = self._names()
+        if keyword in ("if", "for"):
+            subject = self.expression()
+        self._close(f"{keyword} directive")
+        return _Directive(start, self.last_end, keyword, names, subject)
+
+    def _names(self) -> tuple[str, str]:
+        """Return the names that `for` gives to key and value."""
+        names = [self._name()]
+        if self.accept(","):
+            names.append(self._name())
+        if self.kind != IDENT or self.word() != "in":
+            raise self.mistake(
+                "Invalid 'for' directive", "For directive requires 'in' keyword after names."
+            )
+        self.at += 1
+        return ("", names[0]) if len(names) == 1 else (names[0], names[1])
+
+    def _name(self) -> str:
+        if self.kind != IDENT:
+            raise self.mistake("Invalid 'for' directive", "A name is expected here.")
+        return self.take()
+
+    # ---- from parts to a tree --------------------------------------------------------------------------
+
+    def _template(self, start: int, parts: list[_Part]) -> Template:
+        end, closing = self.last_end, self.starts[self.at - 1]
+        parts.reverse()
+        expressions = self._until((), parts, None, closing)
+        return Template(start, end, expressions)
+
+    def _until(
+        self,
+        keywords: tuple[str, ...],
+        parts: list[_Part],
+        opener: _Directive | None,
+        closing: int,
+    ) -> tuple[Expression, ...]:
+        """Take parts, the last one first, up to one of the directives, which is left there."""
+        found: list[Expression] = []
+        while parts:
+            part = parts[-1]
+            if isinstance(part, _Directive) and part.keyword in keywords:
+                return tuple(found)
+            parts.pop()
+            if isinstance(part, _Text):
+                found.append(Literal(part.start, part.end, _trimmed(part)))
+            elif isinstance(part, Interpolation):
+                found.append(part)
+            else:
+                self.descend()
+                found.append(self._controlled(part, parts, closing))
+                self.depth -= 1
+        if opener is not None:
+            self._unended(opener, closing)
+        return tuple(found)
+
+    def _controlled(self, opener: _Directive, parts: list[_Part], closing: int) -> Expression:
+        if opener.keyword not in ("if", "for") or opener.subject is None:
+            raise self.mistake_at(
+                opener.start,
+                opener.end,
+                f"Unexpected {opener.keyword} directive",
+                "The control directives within this template are unbalanced.",
+            )
+        if opener.keyword == "for":
+            each = self._until(("endfor",), parts, opener, closing)
+            end = parts.pop().end
+            body = Template(opener.end, end, each)
+            return Repetition(opener.start, end, *opener.names, opener.subject, body)
+        then = self._until(("else", "endif"), parts, opener, closing)
+        middle = parts.pop()
+        otherwise: tuple[Expression, ...] = ()
+        end = middle.end
+        if isinstance(middle, _Directive) and middle.keyword == "else":
+            otherwise = self._until(("endif",), parts, opener, closing)
+            end = parts.pop().end
+        return Choice(
+            opener.start,
+            end,
+            opener.subject,
+            Template(opener.end, middle.start, then),
+            Template(middle.end, end, otherwise),
+        )
+
+    def _unended(self, opener: _Directive, closing: int) -> NoReturn:
+        where = self.diagnostic("", "", opener.start, opener.end).where
+        raise self.mistake_at(
+            closing,
+            closing + 1,
+            "Unexpected end of template",
+            f"The {opener.keyword} directive at {where} is missing its corresponding "
+            f"end{opener.keyword} directive.",
+        )
+
+
+def _trimmed(text: _Text) -> str:
+    """Return a text without the blanks and newlines that a `~` beside it takes away."""
+    left = text.text.lstrip() if text.trims_left else text.text
+    return left.rstrip() if text.trims_right else left
+
+
+def _flush(parts: list[_Part]) -> None:
+    """Take the indentation that lines share from the texts that start a line, in place."""
+    texts = [part for part in parts if isinstance(part, _Text) and part.starts_line]
+    lines = [text.text for text in texts if not (text.text.isspace() and "\n" in text.text)]
+    depth = min((len(line) - len(line.lstrip(" \t")) for line in lines), default=0)
+    for text in texts:
+        text.text = without_indentation(text.text, depth)

@@ -1,0 +1,397 @@
+"""Values and their types: what converts into what, what is equal, how large something is.
+
+Text is `str`, a number `int` or `Fraction`, a truth value `bool`, null `None`; `[…]` is a `tuple`
+and `{…}` a `dict`, whose elements may be of different types. A `Collection` is a list, set or map
+whose elements are all of one type; only variables with a type and some functions make one.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import TypeGuard, Union
+
+import msgspec
+
+from daemon.jobspec.hcl.number import Number, number_size, number_text, read_number
+
+
+class Type(msgspec.Struct, frozen=True):
+    """A type; `kind` says which of the other fields matter."""
+
+    kind: str  # any, text, number, bool, list, set, map, tuple, object
+    element: Union["Type", None] = None  # of list, set, map
+    items: tuple["Type", ...] = ()
+    attributes: dict[str, "Type"] = {}
+
+    @property
+    def name(self) -> str:
+        """Return what a message calls this type."""
+        if self.element is not None and self.element.kind != "any":
+            return f"{self.kind} of {self.element.name}"
+        return self.kind
+
+
+ANY = Type("any")
+STRING = Type("string")
+NUMBER = Type("number")
+BOOL = Type("bool")
+PRIMITIVES = (STRING, NUMBER, BOOL)
+
+
+class Collection(msgspec.Struct, frozen=True):
+    """A list, a set or a map of elements of one type. A set is sorted and has nothing twice."""
+
+    kind: str  # list, set, map
+    element: Type
+    items: tuple["Value", ...] | dict[str, "Value"]
+
+
+# A union with quotes in it cannot be written with bars.
+Value = Union[  # noqa: UP007
+    str, Number, bool, None, tuple["Value", ...], dict[str, "Value"], Collection
+]
+
+
+class Unsuitable(Exception):
+    """A value does not convert into a type; the text says what is required."""
+
+
+def is_number(value: Value) -> TypeGuard[Number]:
+    """Tell whether a value is a number; to Python a truth value is one, here it is not."""
+    return isinstance(value, Number) and not isinstance(value, bool)
+
+
+def list_of(element: Type) -> Type:
+    """Return the type of lists of an element type."""
+    return Type("list", element)
+
+
+def set_of(element: Type) -> Type:
+    """Return the type of sets of an element type."""
+    return Type("set", element)
+
+
+def map_of(element: Type) -> Type:
+    """Return the type of maps to an element type."""
+    return Type("map", element)
+
+
+def type_of(value: Value) -> Type:
+    """Return the type of a value; that of null is any."""
+    match value:
+        case None:
+            return ANY
+        case str():
+            return STRING
+        case bool():
+            return BOOL
+        case int() | Fraction():
+            return NUMBER
+        case tuple():
+            return Type("tuple", items=tuple([type_of(item) for item in value]))
+        case dict():
+            return Type("object", attributes={key: type_of(item) for key, item in value.items()})
+        case Collection():
+            return Type(value.kind, value.element)
+
+
+def kind_of(value: Value) -> str:
+    """Return the kind of a value's type, as messages name it."""
+    return type_of_shallow(value).kind
+
+
+def type_of_shallow(value: Value) -> Type:
+    """Return the type of a value without those of its elements."""
+    if isinstance(value, tuple):
+        return _TUPLE
+    if isinstance(value, dict):
+        return _OBJECT
+    return type_of(value)
+
+
+_TUPLE = Type("tuple")
+_OBJECT = Type("object")
+
+
+def elements(value: Value) -> tuple[Value, ...] | None:
+    """Return the elements of a tuple, list or set in order; None for anything else."""
+    if isinstance(value, tuple):
+        return value
+    if isinstance(value, Collection) and isinstance(value.items, tuple):
+        return value.items
+    return None
+
+
+def attributes(value: Value) -> Mapping[str, Value] | None:
+    """Return what an object or a map holds; None for anything else."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, Collection) and isinstance(value.items, dict):
+        return value.items
+    return None
+
+
+# ---- conversion --------------------------------------------------------------------------------------
+
+_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+_TRUTHS = {"true": True, "false": False, "1": True, "0": False}
+
+
+def convert(value: Value, wanted: Type) -> Value:
+    """Return the value as one of the wanted type. Raises `Unsuitable`."""
+    if value is None or wanted.kind == "any":
+        return value
+    match wanted.kind:
+        case "string":
+            return to_text(value)
+        case "number":
+            return to_number(value)
+        case "bool":
+            return _to_bool(value)
+        case "list" | "set":
+            return _to_sequence(value, wanted)
+        case "map":
+            return _to_map(value, wanted)
+        case "tuple":
+            return _to_tuple(value, wanted)
+        case _:
+            return _to_object(value, wanted)
+
+
+def _mismatch(value: Value, wanted: Type) -> Unsuitable:
+    return Unsuitable(f"{wanted.name} required, but have {type_of_shallow(value).name}")
+
+
+def to_text(value: Value) -> str:
+    """Return a text, a number or a truth value as text. Raises `Unsuitable`."""
+    match value:
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case int() | Fraction():
+            return number_text(value)
+        case _:
+            raise _mismatch(value, STRING)
+
+
+def to_number(value: Value) -> Number:
+    """Return a number, or a text that looks like one, as number. Raises `Unsuitable`."""
+    match value:
+        case bool():
+            raise _mismatch(value, NUMBER)
+        case int() | Fraction():
+            return value
+        case str():
+            if not _DECIMAL.fullmatch(value):
+                raise Unsuitable("a number is required")
+            try:
+                return read_number(value)
+            except ValueError as error:
+                raise Unsuitable(str(error)) from error
+        case _:
+            raise _mismatch(value, NUMBER)
+
+
+def _to_bool(value: Value) -> bool:
+    match value:
+        case bool():
+            return value
+        case str():
+            if value in _TRUTHS:
+                return _TRUTHS[value]
+            if value.lower() in ("true", "false"):
+                raise Unsuitable(f'a bool is required; write "{value.lower()}" in lower case')
+            raise Unsuitable("a bool is required")
+        case _:
+            raise _mismatch(value, BOOL)
+
+
+def _to_sequence(value: Value, wanted: Type) -> Value:
+    items = elements(value)
+    if items is None or wanted.element is None:
+        raise _mismatch(value, wanted)
+    element = wanted.element
+    if element.kind == "any":
+        found = unify([type_of(item) for item in items])
+        if found is None:
+            raise Unsuitable("all elements must be of the same type")
+        element = found
+    converted = tuple([_at(f"element {at}", item, element) for at, item in enumerate(items)])
+    return make_set(element, converted) if wanted.kind == "set" else _list(element, converted)
+
+
+def _list(element: Type, items: tuple[Value, ...]) -> Collection:
+    return Collection("list", element, items)
+
+
+def _at(where: str, value: Value, wanted: Type) -> Value:
+    try:
+        return convert(value, wanted)
+    except Unsuitable as error:
+        raise Unsuitable(f"{where}: {error}") from error
+
+
+def _to_map(value: Value, wanted: Type) -> Value:
+    items = attributes(value)
+    if items is None or wanted.element is None:
+        raise Unsuitable(f"{wanted.name} required")
+    element = wanted.element
+    if element.kind == "any":
+        found = unify([type_of(item) for item in items.values()])
+        if found is None:
+            raise Unsuitable("all elements must be of the same type")
+        element = found
+    converted = {key: _at(f'element "{key}"', item, element) for key, item in items.items()}
+    return Collection("map", element, converted)
+
+
+def _to_tuple(value: Value, wanted: Type) -> Value:
+    items = elements(value)
+    if items is None:
+        raise _mismatch(value, wanted)
+    if len(items) != len(wanted.items):
+        raise Unsuitable(f"a tuple of {len(wanted.items)} elements is required")
+    pairs = zip(items, wanted.items, strict=True)
+    return tuple([_at(f"element {at}", item, kind) for at, (item, kind) in enumerate(pairs)])
+
+
+def _to_object(value: Value, wanted: Type) -> Value:
+    items = attributes(value)
+    if items is None:
+        raise _mismatch(value, wanted)
+    missing = [f'"{name}"' for name in sorted(wanted.attributes) if name not in items]
+    if len(missing) == 1:
+        raise Unsuitable(f"attribute {missing[0]} is required")
+    if missing:
+        raise Unsuitable(f"attributes {', '.join(missing)} are required")
+    return {
+        name: _at(f'attribute "{name}"', items[name], kind)
+        for name, kind in wanted.attributes.items()
+    }
+
+
+def unify(types: Sequence[Type]) -> Type | None:
+    """Return the type into which all of these convert; None when there is none."""
+    known = [one for one in types if one.kind != "any"]
+    if not known:
+        return ANY
+    first = known[0]
+    if all(one == first for one in known[1:]):
+        return first
+    kinds = {one.kind for one in known}
+    if kinds <= {"string", "number", "bool"}:
+        return STRING if "string" in kinds else None
+    if kinds <= {"tuple", "list", "set"}:
+        return _unify_sequences(known, kinds)
+    if kinds <= {"object", "map"}:
+        return _unify_mappings(known, kinds)
+    return None
+
+
+def _unify_sequences(types: Sequence[Type], kinds: set[str]) -> Type | None:
+    lengths = {len(one.items) for one in types}
+    if kinds == {"tuple"} and len(lengths) == 1:
+        columns = [unify(column) for column in zip(*[one.items for one in types], strict=True)]
+        items = tuple([one for one in columns if one is not None])
+        return Type("tuple", items=items) if len(items) == len(columns) else None
+    parts = [part for one in types for part in ((one.element,) if one.element else one.items)]
+    element = unify(parts)
+    if element is None:
+        return None
+    return set_of(element) if "set" in kinds and "list" not in kinds else list_of(element)
+
+
+def _unify_mappings(types: Sequence[Type], kinds: set[str]) -> Type | None:
+    names = {tuple(sorted(one.attributes)) for one in types}
+    if kinds == {"object"} and len(names) == 1:
+        found = {name: unify([one.attributes[name] for one in types]) for name in names.pop()}
+        known = {name: one for name, one in found.items() if one is not None}
+        return Type("object", attributes=known) if len(known) == len(found) else None
+    parts = [
+        part
+        for one in types
+        for part in ((one.element,) if one.element else one.attributes.values())
+    ]
+    element = unify(parts)
+    return None if element is None else map_of(element)
+
+
+# ---- comparison --------------------------------------------------------------------------------------
+
+
+def equal(one: Value, other: Value) -> bool:
+    """Tell whether two values are the same; values of different types never are."""
+    match one, other:
+        case (bool(), _) | (_, bool()):
+            return one is other
+        case (None, _) | (_, None):
+            return one is other
+        case (tuple(), tuple()):
+            return len(one) == len(other) and all(
+                equal(a, b) for a, b in zip(one, other, strict=True)
+            )
+        case (dict(), dict()):
+            return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+        case (Collection(), Collection()):
+            same_type = one.kind == other.kind and one.element == other.element
+            return same_type and equal(one.items, other.items)
+        case _:
+            return type_of_shallow(one).kind == type_of_shallow(other).kind and one == other
+
+
+def make_set(element: Type, items: Sequence[Value]) -> Collection:
+    """Return a set: every element once, numbers by value and text by its bytes."""
+    unique = {sort_key(item): item for item in items}
+    return Collection("set", element, tuple([unique[key] for key in sorted(unique)]))
+
+
+def sort_key(value: Value) -> tuple[int, Number, bytes]:
+    """Return what values are sorted by, and what two equal values have in common."""
+    match value:
+        case None:
+            return 0, 0, b""
+        case bool():
+            return 1, int(value), b""
+        case int() | Fraction():
+            return 2, value, b""
+        case str():
+            return 3, 0, value.encode(errors="surrogatepass")
+        case _:
+            return 4, 0, repr(_comparable(value)).encode(errors="surrogatepass")
+
+
+def _comparable(value: Value) -> object:
+    items = elements(value)
+    if items is not None:
+        return [_comparable(item) for item in items]
+    named = attributes(value)
+    if named is not None:
+        return [(key, _comparable(named[key])) for key in sorted(named)]
+    return value
+
+
+def measure(value: Value, limit: int, depth: int) -> int:
+    """Return the size of a value: its parts, and a part for every 32 characters or 16 bits.
+
+    Counting stops when `limit` is exceeded. Raises `RecursionError` for more than `depth` levels,
+    because nothing here could walk such a value.
+    """
+    if isinstance(value, str):
+        return 1 + len(value) // 32
+    items = elements(value)
+    if items is None:
+        named = attributes(value)
+        if named is None:
+            return number_size(value) if is_number(value) else 1
+        size = 1 + sum([len(key) for key in named]) // 32
+        items = tuple(named.values())
+    else:
+        size = 1
+    if not depth:
+        raise RecursionError
+    for item in items:
+        size += measure(item, limit - size, depth - 1)
+        if size > limit:
+            break
+    return size

@@ -1,0 +1,236 @@
+"""A job file to the job document that it describes, or to everything that is wrong with it.
+
+The document is what the peer's parse endpoint answers: all fields are there, and null where the
+file says nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
+
+import msgspec
+
+from daemon.jobspec.decode.blocks import Decoder
+from daemon.jobspec.decode.bodies import Contents, contents
+from daemon.jobspec.decode.tables.job import JOB
+from daemon.jobspec.hcl.evaluate import evaluate
+from daemon.jobspec.hcl.functions.table import FUNCTIONS
+from daemon.jobspec.hcl.jsonform import is_json, read_json_body
+from daemon.jobspec.hcl.parser import read_body
+from daemon.jobspec.hcl.scope import Budget, Exhausted, Outside, Scope
+from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source, did_you_mean
+from daemon.jobspec.hcl.strings import sound
+from daemon.jobspec.hcl.tree import Argument, Attr, Block, Body, Object, key_text
+from daemon.jobspec.hcl.values import Value
+from daemon.jobspec.hcl.walk import references
+from daemon.jobspec.variables import Given, declared, given_in_file, values_of
+from storage.records.codec import Document
+
+FILE_NAME = "input.hcl"  # what the peer calls a text that came without a name
+_TOP = {"job": 1, "variable": 1, "variables": 0, "locals": 0}
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A job file with what is given to it.
+
+    `variable_files` are names and texts; of all that give a value to a variable, the last one
+    counts, and flags count more than files, files more than the environment.
+    """
+
+    text: str
+    name: str = FILE_NAME
+    variable_files: tuple[tuple[str, str], ...] = ()
+    flags: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
+    is_v1: bool = False
+    is_strict: bool = False  # values for variables that are not declared are an error
+
+
+def parse_job(file: JobFile, outside: Outside) -> Document:
+    """Return the job that a file describes. Raises `Faulty`."""
+    scope = _scope(file, outside)
+    body = _body(file, scope.source)
+    given = _given(file)
+    found = contents(body, scope.source, frozenset(), _TOP)
+    if found.problems:
+        raise Faulty(found.problems)
+    known = _with_values(scope, found, given, is_strict=file.is_strict)
+    return _job([block for block in found.blocks if block.kind == "job"], known)
+
+
+def environment_used(file: JobFile) -> dict[str, str]:
+    """Return what of the environment gives variables of a sound file their values."""
+    scope = _scope(file, Outside(random=bytes))
+    found = contents(_body(file, scope.source), scope.source, frozenset(), _TOP)
+    constants = msgspec.structs.replace(scope, functions=None)
+    names = {one.name for one in declared(_declarations(found), constants, [])}
+    others = _given(msgspec.structs.replace(file, environment={}))
+    return {
+        name: text
+        for name, text in file.environment.items()
+        if name in names and name not in others
+    }
+
+
+def _scope(file: JobFile, outside: Outside) -> Scope:
+    return Scope(
+        source=Source(file.name, sound(file.text)),
+        values={},
+        functions=FUNCTIONS,
+        outside=outside,
+        budget=Budget(),
+    )
+
+
+def _body(file: JobFile, source: Source) -> Body | Object:
+    return read_json_body(source) if is_json(source) else read_body(source, is_v1=file.is_v1)
+
+
+def _declarations(found: Contents) -> list[Block]:
+    return [block for block in found.blocks if block.kind in ("variable", "variables")]
+
+
+def _given(file: JobFile) -> dict[str, Given]:
+    """Return the values that are given to variables. Raises `Faulty`."""
+    found: dict[str, Given] = {}
+    for name, text in file.environment.items():
+        found[name] = Given(origin="environment", source=Source(f"environment {name}", sound(text)))
+    for file_name, text in file.variable_files:
+        try:
+            found |= given_in_file(Source(file_name, sound(text)))
+        except Faulty as error:
+            before = "unable to parse var content: "
+            raise Faulty(error.diagnostics, before) from error
+    for name, text in file.flags.items():
+        found[name] = Given(origin="flag", source=Source(f"-var {name}", sound(text)))
+    return found
+
+
+def _with_values(
+    scope: Scope, found: Contents, given: Mapping[str, Given], *, is_strict: bool
+) -> Scope:
+    """Return the scope with variables and locals. Raises `Faulty`."""
+    problems: list[Diagnostic] = []
+    constants = msgspec.structs.replace(scope, functions=None)
+    variables = declared(_declarations(found), constants, problems)
+    var = values_of(variables, given, constants, scope, problems)
+    if is_strict and not problems:
+        problems += _undeclared(given, {variable.name for variable in variables})
+    known = scope.with_values({"var": var, "local": {}})
+    blocks = [block for block in found.blocks if block.kind == "locals"]
+    known = _with_locals(known, blocks, problems)
+    if problems:
+        raise Faulty(problems)
+    return known
+
+
+def _undeclared(given: Mapping[str, Given], known: set[str]) -> list[Diagnostic]:
+    return [
+        Diagnostic(
+            summary="Undefined variable",
+            detail=f'A "{name}" variable was set but was not found in known variables.'
+            + did_you_mean(name, known),
+            source=one.source,
+            start=one.value.start if one.value else 0,
+            end=one.value.end if one.value else len(one.source.text),
+        )
+        for name, one in given.items()
+        if name not in known and one.origin != "environment"
+    ]
+
+
+# ---- locals ------------------------------------------------------------------------------------------
+
+
+def _with_locals(scope: Scope, blocks: Iterable[Block], problems: list[Diagnostic]) -> Scope:
+    """Return the scope with all locals, evaluated in the order in which they need each other."""
+    arguments = {  # a later block wins
+        name: argument
+        for block in blocks
+        for name, argument in _arguments(block.body, scope, problems)
+    }
+    needs = {name: _needs(argument, arguments) for name, argument in arguments.items()}
+    values: dict[str, Value] = {}
+    inner = scope.with_values({"local": values})
+    failed: set[str] = set()
+    for name in _in_order(needs, arguments, scope, problems):
+        if needs[name] & failed:  # the cause has been told
+            failed.add(name)
+            continue
+        try:
+            values[name] = evaluate(arguments[name].value, inner)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            failed.add(name)
+            problems += error.diagnostics
+    return inner
+
+
+def _in_order(
+    needs: Mapping[str, set[str]],
+    arguments: Mapping[str, Argument],
+    scope: Scope,
+    problems: list[Diagnostic],
+) -> list[str]:
+    """Return the names of locals, each behind those that it needs."""
+    try:
+        return list(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        argument = arguments[min(circle)]
+        problems += scope.fault_at(
+            argument.start,
+            argument.name_end,
+            "Circular reference",
+            f"Locals cannot need each other: {' needs '.join(reversed(circle[:10]))}.",
+        ).diagnostics
+        return []
+
+
+def _arguments(
+    body: Body | Object, scope: Scope, problems: list[Diagnostic]
+) -> list[tuple[str, Argument]]:
+    if isinstance(body, Object):
+        named = [(key_text(key) or "", key, value) for key, value in body.items]
+        return [(name, Argument(name, key.start, key.end, value)) for name, key, value in named]
+    for block in body.blocks:
+        detail = f"Blocks are not allowed here; write {block.kind} = {{ ... }}."
+        problems += scope.fault(block, f'Unexpected "{block.kind}" block', detail).diagnostics
+    return list(body.arguments.items())
+
+
+def _needs(argument: Argument, names: Mapping[str, object]) -> set[str]:
+    """Return the locals to which the value of a local refers."""
+    found = set()
+    for reference in references(argument.value):
+        if reference.root != "local":
+            continue
+        step = reference.steps[0] if reference.steps else None
+        if isinstance(step, Attr):
+            found.add(step.name)
+        else:
+            found |= names.keys() - {argument.name}
+    return found & names.keys()
+
+
+# ---- the job -----------------------------------------------------------------------------------------
+
+
+def _job(blocks: list[Block], scope: Scope) -> Document:
+    if not blocks:
+        raise Faulty([Diagnostic(summary="Missing job block", detail="A job block is required")])
+    if len(blocks) > 1:
+        where = Diagnostic(
+            summary="", source=scope.source, start=blocks[0].start, end=blocks[0].head_end
+        ).where
+        raise scope.fault_at(
+            blocks[1].start,
+            blocks[1].head_end,
+            "Duplicate job block",
+            f'Only one block of type "job" is allowed. Previous definition was at {where}.',
+        )
+    decoder = Decoder()
+    document = decoder.document(JOB, blocks[0], scope, {"label": blocks[0].labels[0].text})
+    if decoder.problems:
+        raise Faulty(decoder.problems)
+    return document

@@ -1,0 +1,207 @@
+"""What a task brings along: artifacts, templates, identities, secrets, actions and the like."""
+
+import re
+from collections.abc import Iterator
+
+from daemon.jobspec.gotext import duration, quote, uint_error
+from daemon.jobspec.rules.paths import escapes, is_below
+from storage.records.task import (
+    Action,
+    Artifact,
+    CSIPluginConfig,
+    DispatchPayload,
+    Hook,
+    Identity,
+    Lifecycle,
+    Secret,
+    SecretsConfig,
+    Template,
+)
+
+DEFAULT_IDENTITY = "default"
+
+_HOOKS = frozenset(Hook)
+_GETTER_MODES = ("any", "file", "dir")
+VARIABLE = re.compile(r"\$\{[a-zA-Z0-9_.\-]+\}")  # filled in when the task starts
+_DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64}  # bytes
+_HEX = frozenset(b"0123456789abcdefABCDEF")
+_PLUGIN_TYPES = frozenset({"node", "controller", "monolith"})
+
+# The patterns as they are shown, and read as they stand.
+_ACTION_NAME = re.compile(r"[^\x00\t\n\f\r ]{1,128}")
+_IDENTITY_NAME = re.compile(r"[a-zA-Z0-9\-_]{1,128}")
+_IDENTITY_PATTERN = "^[a-zA-Z0-9-_]{1,128}$"
+_SECRET_NAME = re.compile(r"[a-zA-Z0-9_]{1,128}")
+_SECRET_PATTERN = "^[a-zA-Z0-9_]{1,128}$"  # noqa: S105  # the pattern of its name
+
+
+def lifecycle(block: Lifecycle) -> Iterator[str]:
+    """Yield what is wrong with the place of a task in the life of its allocation."""
+    if not block.hook:
+        yield "Lifecycle validation failed: no lifecycle hook provided"
+    elif block.hook not in _HOOKS:
+        yield f"Lifecycle validation failed: invalid hook: {block.hook}"
+
+
+def dispatch_payload(block: DispatchPayload) -> Iterator[str]:
+    """Yield what is wrong with the file that receives a payload."""
+    if escapes("task/local", block.file):
+        yield "Dispatch Payload validation failed: destination escapes allocation directory"
+
+
+def action(one: Action) -> Iterator[str]:
+    """Yield what is wrong with an action."""
+    if not one.command:
+        yield "command cannot be empty"
+    if not _ACTION_NAME.fullmatch(one.name):
+        yield f"invalid name '{one.name}'"
+
+
+# ---- artifacts ----------------------------------------------------------------------------------
+
+
+def artifact(one: Artifact) -> Iterator[str]:
+    """Yield what is wrong with an artifact."""
+    if not one.getter_source:
+        yield "source must be specified"
+    if one.getter_mode and one.getter_mode not in _GETTER_MODES:
+        given, known = quote(one.getter_mode), ", ".join(_GETTER_MODES)
+        yield f"invalid artifact mode {given}; must be one of: {known}"
+    if escapes("task", one.relative_dest):
+        yield "destination escapes allocation directory"
+    checksum = (one.getter_options or {}).get("checksum")
+    if checksum is not None and not VARIABLE.search(checksum):
+        yield from _checksum(checksum.strip())
+
+
+def _checksum(text: str) -> Iterator[str]:
+    kind, colon, value = text.partition(":")
+    if not text:
+        yield "checksum value cannot be empty"
+    elif not colon or ":" in value:
+        yield f'checksum must be given as "type:value"; got {quote(text)}'
+    elif problem := _hex_problem(value):
+        yield f"invalid checksum: {problem}"
+    elif kind not in _DIGEST_SIZES:
+        yield f"unsupported checksum type: {kind}"
+    elif len(value) != 2 * _DIGEST_SIZES[kind]:
+        yield f"invalid {kind} checksum: {value}"
+
+
+def _hex_problem(text: str) -> str | None:
+    for byte in text.encode():
+        if byte not in _HEX:
+            shown = f" '{chr(byte)}'" if chr(byte).isprintable() else ""
+            return f"encoding/hex: invalid byte: U+{byte:04X}{shown}"
+    return "encoding/hex: odd length hex string" if len(text) % 2 else None
+
+
+# ---- templates ----------------------------------------------------------------------------------
+
+
+def template(one: Template) -> Iterator[str]:
+    """Yield what is wrong with a template."""
+    if not one.source_path and not one.embedded_tmpl:
+        yield "Must specify a source path or have an embedded template"
+    if not one.dest_path:
+        yield "Must specify a destination for the template"
+    if escapes("task", one.dest_path):
+        yield "destination escapes allocation directory"
+    yield from _on_change(one)
+    if one.splay < 0:
+        yield "Must specify positive splay value"
+    if one.perms and (problem := uint_error(one.perms, base=8, bits=12)):
+        yield f"Failed to parse {quote(one.perms)} as octal: {problem}"
+    least, most = (one.wait.min, one.wait.max) if one.wait else (None, None)
+    if least is not None and most is not None and least > most:
+        yield f"wait min {duration(least)} is greater than max {duration(most)}"
+
+
+def _on_change(one: Template) -> Iterator[str]:
+    match one.change_mode:
+        case "noop" | "restart":
+            return
+        case "signal":
+            if not one.change_signal:
+                yield "Must specify signal value when change mode is signal"
+            if one.envvars:
+                yield "cannot use signals with env var templates"
+        case "script":
+            if one.change_script is None:
+                yield "must specify change script configuration value when change mode is script"
+            elif not one.change_script.command:
+                yield "must specify script path value when change mode is script"
+        case _:
+            yield "Invalid change mode. Must be one of the following: noop, signal, script, restart"
+
+
+# ---- identities and secrets ---------------------------------------------------------------------
+
+
+def identity(one: Identity) -> Iterator[str]:
+    """Yield what is wrong with an identity of a task."""
+    if not _IDENTITY_NAME.fullmatch(one.name):
+        yield f"invalid name {quote(one.name)}. Must match regex {_IDENTITY_PATTERN}"
+    for number, audience in enumerate(one.audience or (), 1):
+        if not audience:
+            yield f"an empty string is an invalid audience ({number})"
+    yield from _identity_change(one)
+    if one.ttl > 0 and one.name in ("", DEFAULT_IDENTITY):
+        yield "ttl for default identity not yet supported"
+    if one.ttl < 0:
+        yield "ttl must be >= 0"
+    if one.filepath and not one.file:
+        yield "file parameter must be true in order to specify filepath"
+
+
+def _identity_change(one: Identity) -> Iterator[str]:
+    if one.change_mode in ("", "noop", "restart"):
+        if one.change_signal:
+            given = quote(one.change_signal)
+            yield f'can only use change_signal={given} with change_mode="signal"'
+    elif one.change_mode != "signal":
+        yield f"invalid change_mode: {one.change_mode}"
+    elif not one.change_signal:
+        yield 'change_signal must be specified when using change_mode="signal"'
+
+
+def secrets_config(block: SecretsConfig) -> Iterator[str]:
+    """Yield what is wrong with a task's wish for a token of the secrets service."""
+    if block.change_mode == "signal":
+        if not block.change_signal:
+            yield 'Signal must be specified when using change mode "signal"'
+    elif block.change_mode not in ("noop", "restart"):
+        yield f"Unknown change mode {quote(block.change_mode)}"
+
+
+def secret(one: Secret) -> Iterator[str]:
+    """Yield what is wrong with a secret of a task."""
+    if not one.name:
+        yield "secret name cannot be empty"
+    if not _SECRET_NAME.fullmatch(one.name):
+        yield f"secret name must match regex {_SECRET_PATTERN}"
+    if not one.provider:
+        yield "secret provider cannot be empty"
+    if not one.path:
+        yield "secret path cannot be empty"
+    if one.provider in ("nomad", "vault"):
+        if one.env:
+            yield f"{one.provider} provider cannot use the env block"
+    elif one.config:
+        yield f"custom plugin provider {one.provider} cannot use the config block"
+
+
+def storage_plugin(block: CSIPluginConfig) -> Iterator[str]:
+    """Yield what is wrong with a task that is a storage plugin."""
+    if not block.id:
+        yield "CSIPluginConfig must have a non-empty PluginID"
+    if block.type not in _PLUGIN_TYPES:
+        yield (
+            "CSIPluginConfig PluginType must be one of 'node', 'controller', or 'monolith', "
+            f'got: "{block.type}"'
+        )
+    if is_below(block.mount_dir, block.stage_publish_base_dir):
+        yield (
+            "CSIPluginConfig StagePublishBaseDir must not be a subdirectory of MountDir, got: "
+            f'StagePublishBaseDir="{block.stage_publish_base_dir}" MountDir="{block.mount_dir}"'
+        )

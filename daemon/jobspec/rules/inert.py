@@ -1,0 +1,62 @@
+"""What a job may say and what is kept of it, but does nothing here: each with the reason.
+
+docs/fields.md says of every field whether it acts; a test holds it against this table.
+"""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.jobspec.gotext import quote
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.task import Service, Task
+
+_NEVER_APART = "the only node is never disconnected"
+_NO_MESH = "there is no service mesh here"
+_NO_CLUSTERS = "there is no cluster of another service here"
+_NO_PLUGINS = "there are no storage plugins here"
+
+INERT: Mapping[type, Mapping[str, str]] = {
+    Job: {"multiregion": "one machine is one region"},
+    TaskGroup: {
+        "consul": _NO_CLUSTERS,
+        "disconnect": _NEVER_APART,
+        "max_client_disconnect": _NEVER_APART,
+        "prevent_reschedule_on_lost": _NEVER_APART,
+        "stop_after_client_disconnect": _NEVER_APART,
+    },
+    Task: {
+        "consul": _NO_CLUSTERS,
+        "csi_plugin_config": _NO_PLUGINS,
+        "kind": _NO_MESH,
+        "scaling_policies": "resources of tasks are not scaled here",
+    },
+    Service: {
+        "connect": _NO_MESH,
+        "enable_tag_override": "tags are only changed by the job here",
+    },
+}
+
+
+def inert(job: Job) -> Iterator[str]:
+    """Yield a warning for each field that is set and does nothing."""
+    yield from _of(job, "")
+    for group in job.task_groups or ():
+        place = f"group {quote(group.name)}"
+        yield from _of(group, place)
+        for service in group.services or ():
+            yield from _of(service, f"service {quote(service.name)} in {place}")
+        for task in group.tasks or ():
+            where = f"task {quote(task.name)} in {place}"
+            yield from _of(task, where)
+            for service in task.services or ():
+                yield from _of(service, f"service {quote(service.name)} of {where}")
+
+
+def _of(record: Job | TaskGroup | Task | Service, place: str) -> Iterator[str]:
+    reasons = INERT[Job if isinstance(record, Job) else type(record)]
+    for field in msgspec.structs.fields(record):
+        if field.name in reasons and getattr(record, field.name) != field.default:
+            what = f"{place}: {field.encode_name}" if place else field.encode_name
+            yield f"{what} is kept, but does nothing here: {reasons[field.name]}"

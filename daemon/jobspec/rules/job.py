@@ -1,0 +1,115 @@
+"""The job itself: names, type, launching by clock or on request, and what its groups must not do."""
+
+from collections.abc import Iterator
+
+from daemon.jobspec import cron
+from daemon.jobspec.gotext import as_one, quote, within, words
+from daemon.jobspec.rules.group import group
+from daemon.jobspec.rules.scope import affinities, constraint, each, spreads
+from storage.errors import Invalid
+from storage.records.job import Job, JobType, Parameterized, Periodic
+
+MAX_DESCRIPTION = 1000  # bytes
+
+_TYPES = frozenset({*JobType, "_core"})  # the last one is refused in its own words
+_LAUNCHED = frozenset({JobType.BATCH, JobType.SYSBATCH})
+_PAYLOADS = frozenset({"optional", "required", "forbidden"})
+
+
+def job(one: Job) -> Iterator[str]:
+    """Yield what is wrong with a job."""
+    yield from _names(one)
+    if not one.type:
+        yield "Missing job type"
+    elif one.type not in _TYPES:
+        yield f"Invalid job type: {quote(one.type)}"
+    for datacenter in one.datacenters or ():
+        if not datacenter:
+            yield "Job datacenter must be non-empty string"
+    if not one.task_groups:
+        yield "Missing job task groups"
+    yield from each("Constraint", one.constraints, constraint)
+    yield from affinities(one.affinities, one.type)
+    yield from spreads(one.spreads, one.type)
+    if one.ui and (size := len(one.ui.description.encode())) > MAX_DESCRIPTION:
+        yield (f"UI description must be under {MAX_DESCRIPTION} characters, currently {size}")
+    yield from _groups_together(one)
+    for each_group in one.task_groups or ():
+        subject = f"Task group {each_group.name} validation failed"
+        yield from within(subject, group(each_group, one))
+    yield from _launching(one)
+
+
+def _names(one: Job) -> Iterator[str]:
+    if not one.id:
+        yield "Missing job ID"
+    elif " " in one.id:
+        yield "Job ID contains a space"
+    elif "\0" in one.id:
+        yield "Job ID contains a null character"
+    if not one.name:
+        yield "Missing job name"
+    elif "\0" in one.name:
+        yield "Job Name contains a null character"
+
+
+def _groups_together(one: Job) -> Iterator[str]:
+    first: dict[str, int] = {}
+    for number, each_group in enumerate(one.task_groups or (), 1):
+        name = each_group.name
+        if not name:
+            yield f"Job task group {number} missing name"
+        elif name in first:
+            yield f"Job task group {number} redefines '{name}' from group {first[name]}"
+        first.setdefault(name, number)
+        if each_group.shutdown_delay is not None and each_group.shutdown_delay < 0:
+            yield "ShutdownDelay must be a positive value"
+        if one.type == JobType.SYSTEM and each_group.count > 1:
+            yield (
+                f"Job task group {name} has count {each_group.count}. "
+                "Count cannot exceed 1 with system scheduler"
+            )
+
+
+def _launching(one: Job) -> Iterator[str]:
+    allowed = 'can only be used with "batch" or "sysbatch" scheduler'
+    if one.periodic is not None and one.periodic.enabled:
+        if one.type not in _LAUNCHED:
+            yield f"Periodic {allowed}"
+        yield from as_one(_periodic(one.periodic))
+    if one.parameterized_job is not None and not one.dispatched:
+        if one.type not in _LAUNCHED:
+            yield f"Parameterized job {allowed}"
+        yield from as_one(_parameterized(one.parameterized_job))
+    if one.multiregion is not None and one.multiregion.regions:
+        yield "Multiregion jobs are unlicensed."  # the peer's words: there is one region
+
+
+def _periodic(block: Periodic) -> Iterator[str]:
+    if block.spec and block.specs:
+        yield "Only cron or crons may be used"
+    if not block.spec and not block.specs:
+        yield "Must specify a spec"
+    try:
+        cron.zone(block.time_zone)
+    except Invalid as error:
+        yield f"Invalid time zone {quote(block.time_zone)}: {error}"
+    if block.spec_type != "cron":
+        yield f"Unknown periodic specification type {quote(block.spec_type)}"
+        return
+    for spec in [*filter(None, [block.spec]), *(block.specs or ())]:
+        try:
+            cron.parse(spec)
+        except Invalid as error:
+            yield f"Invalid cron spec {quote(spec)}: {error}"
+
+
+def _parameterized(block: Parameterized) -> Iterator[str]:
+    if block.payload not in _PAYLOADS:
+        yield f"Unknown payload requirement: {quote(block.payload)}"
+    optional = set(block.meta_optional or ())
+    if both := [key for key in dict.fromkeys(block.meta_required or ()) if key in optional]:
+        yield (
+            "Required and optional meta keys should be disjoint. "
+            f"Following keys exist in both: {words(both)}"
+        )

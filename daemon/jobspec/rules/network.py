@@ -1,0 +1,100 @@
+"""Networks of a group and its tasks: ports that do not collide, arguments for plugins, host name."""
+
+from collections.abc import Iterator, Sequence
+
+from daemon.jobspec.gotext import quote
+from storage.records.group import TaskGroup
+from storage.records.task import Network, Port
+
+_MOST = 65535
+_LABEL = 63  # octets of one part of a DNS name
+_NAME = 256  # octets of a whole one, with a length before each part
+
+
+class _Taken:
+    """Labels and static ports that are in use, and by what, while a group is looked through."""
+
+    def __init__(self) -> None:
+        self.labels: set[str] = set()
+        self.ports: dict[tuple[str, int], str] = {}  # host network, port -> user
+
+    def label(self, port: Port) -> Iterator[str]:
+        if port.label in self.labels:
+            yield f"Port label {port.label} already in use by taskgroup network"
+
+    def static(self, port: Port, user: str) -> Iterator[str]:
+        if not port.value:
+            return
+        place = (port.host_network or "default", port.value)
+        if place in self.ports:
+            if not (port.ignore_collision and user == _GROUP):
+                yield f"Static port {port.value} already reserved by {self.ports[place]}"
+        elif port.value > _MOST:
+            yield f"Port {port.label} ({port.value}) cannot be greater than {_MOST}"
+        else:
+            self.ports[place] = f"{user}:{port.label}"
+
+
+_GROUP = "taskgroup network"
+
+
+def networks(group: TaskGroup) -> Iterator[str]:
+    """Yield what is wrong with the networks of a group and those that its tasks still have."""
+    taken = _Taken()
+    plugin_arguments: set[str] = set()
+    for network in group.networks or ():
+        for port in _ports(network):
+            yield from taken.label(port)
+            taken.labels.add(port.label)
+            yield from taken.static(port, _GROUP)
+            yield from _mapping(port, network.mode)
+        yield from _plugin_arguments(network, plugin_arguments)
+        if network.hostname and "${" not in network.hostname and not _is_name(network.hostname):
+            yield "Hostname is not a valid DNS name"
+    for task in group.tasks or ():
+        for network in task.resources.networks or ():
+            for port in _ports(network):
+                yield from taken.label(port)
+                yield from taken.static(port, task.name)
+
+
+def labels(networks: Sequence[Network] | None) -> set[str]:
+    """Return the labels of all ports of some networks."""
+    return {port.label for network in networks or () for port in _ports(network)}
+
+
+def _ports(network: Network) -> Iterator[Port]:
+    yield from network.reserved_ports or ()
+    yield from network.dynamic_ports or ()
+
+
+def _mapping(port: Port, mode: str) -> Iterator[str]:
+    label = quote(port.label)
+    if port.to < -1:
+        yield f"Port {label} cannot be mapped to negative value {port.to}"
+    elif port.to > _MOST:
+        yield f"Port {label} cannot be mapped to a port ({port.to}) greater than {_MOST}"
+    if port.ignore_collision and mode not in ("", "host"):
+        yield (f"Port {label} collision may not be ignored on non-host network mode {quote(mode)}")
+
+
+def _plugin_arguments(network: Network, seen: set[str]) -> Iterator[str]:
+    arguments = (network.cni and network.cni.args) or {}
+    for name, value in arguments.items():
+        if name in seen:
+            yield f"duplicate CNI arg {quote(name)}"
+        seen.add(name)
+        # The plugins get them as one text, joined with semicolons.
+        if ";" in name:
+            yield f"invalid ';' character in CNI arg key {quote(name)}"
+        if ";" in value:
+            yield f"invalid ';' character in CNI arg value {quote(value)}"
+
+
+def _is_name(name: str) -> bool:
+    if name == ".":
+        return True
+    parts = [part.encode() for part in name.removesuffix(".").split(".")]
+    if sum(len(part) + 1 for part in parts) > _NAME:
+        return False
+    return all(0 < len(part) <= _LABEL for part in parts)

@@ -1,0 +1,96 @@
+"""What a task asks of its node: CPU, memory, devices, and room for its logs."""
+
+from collections.abc import Iterator
+
+from daemon.jobspec.gotext import as_one, quote, within
+from daemon.jobspec.rules.scope import DISTINCT, affinity, constraint, each
+from storage.records.group import EphemeralDisk
+from storage.records.scope import Constraint
+from storage.records.task import Device, LogConfig, Resources
+
+MIN_CPU = 1  # MHz
+MIN_MEMORY = 10  # MB
+MIN_DISK = 10  # MB
+NO_MEMORY_LIMIT = -1
+
+_NUMA_AFFINITIES = frozenset({"none", "prefer", "require"})
+
+
+def resources(asked: Resources) -> Iterator[str]:
+    """Yield what is wrong with the resources of a task."""
+    if asked.cores > 0 and asked.cpu > 0:
+        yield "Task can only ask for 'cpu' or 'cores' resource, not both."
+    if asked.cores < 0:
+        yield f"cores value ({asked.cores}) cannot be negative"
+    yield from as_one(_least(asked))
+    for number, device in enumerate(asked.devices or (), 1):
+        yield from within(f"device {number} failed validation", _device(device))
+    yield from _numa(asked)
+    yield from _memory(asked)
+
+
+def _least(asked: Resources) -> Iterator[str]:
+    if asked.cpu < MIN_CPU and asked.cores == 0:
+        yield f"minimum CPU value is {MIN_CPU}; got {asked.cpu}"
+    if asked.memory_mb < MIN_MEMORY:
+        yield f"minimum MemoryMB value is {MIN_MEMORY}; got {asked.memory_mb}"
+
+
+def _numa(asked: Resources) -> Iterator[str]:
+    if asked.numa is None:
+        return
+    devices = {device.name for device in asked.devices or ()}
+    for name in asked.numa.devices or ():
+        if name not in devices:
+            yield f"numa device {quote(name)} not requested as task resource"
+    if asked.numa.affinity not in _NUMA_AFFINITIES:
+        yield "numa affinity must be one of none, prefer, or require"
+
+
+def _memory(asked: Resources) -> Iterator[str]:
+    most, least, secrets = asked.memory_max_mb, asked.memory_mb, asked.secrets_mb
+    if most not in (0, NO_MEMORY_LIMIT) and most < least:
+        yield f"MemoryMaxMB value ({most}) should be larger than MemoryMB value ({least})"
+    if secrets > least:
+        yield f"SecretsMB value ({secrets}) cannot be larger than MemoryMB value ({least})"
+    if secrets < 0:
+        yield f"SecretsMB value ({secrets}) cannot be negative"
+
+
+def _device(device: Device) -> Iterator[str]:
+    if not device.name:
+        yield (
+            "device name must be given as one of the following: "
+            "type, vendor/type, or vendor/type/name"
+        )
+    for number, item in enumerate(device.constraints or (), 1):
+        yield from _device_constraint(number, item)
+    yield from each("Affinity", device.affinities, affinity)
+
+
+def _device_constraint(number: int, item: Constraint) -> Iterator[str]:
+    subject = f"Constraint {number} validation failed"
+    if item.operand in DISTINCT:
+        yield f"{subject}: using unsupported operand {quote(item.operand)}"
+    else:
+        yield from within(subject, constraint(item))
+
+
+def disk(asked: EphemeralDisk) -> Iterator[str]:
+    """Yield what is wrong with the disk of a group."""
+    if asked.size_mb < MIN_DISK:
+        yield f"minimum DiskMB value is {MIN_DISK}; got {asked.size_mb}"
+
+
+def logs(config: LogConfig, of_group: EphemeralDisk) -> Iterator[str]:
+    """Yield what is wrong with the limits of a task's logs; they share the disk of the group."""
+    if config.max_files < 1:
+        yield f"minimum number of files is 1; got {config.max_files}"
+    if config.max_file_size_mb < 1:
+        yield f"minimum file size is 1MB; got {config.max_file_size_mb}"
+    most = config.max_files * config.max_file_size_mb
+    if of_group.size_mb <= most:
+        yield (
+            f"log storage ({most} MB) must be less than requested disk capacity "
+            f"({of_group.size_mb} MB)"
+        )

@@ -1,0 +1,233 @@
+"""Services of groups and tasks: each on its own, and all of a group together."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+from daemon.jobspec.gotext import quote, within, words
+from daemon.jobspec.rules.blocks import VARIABLE
+from daemon.jobspec.rules.checks import ON_UPDATE, consul_fault, native_fault, needs_port
+from daemon.jobspec.rules.network import labels
+from storage.records.group import TaskGroup
+from storage.records.task import Check, Service, Task
+
+_NAME = re.compile(r"[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9]", re.IGNORECASE | re.ASCII)
+_FIXED_MODES = frozenset({"host", "driver", "alloc", "alloc_ipv6"})
+_ONLY_IN_GROUPS = ("alloc", "alloc_ipv6")
+_KINDS = frozenset(
+    {
+        "",
+        "api-gateway",
+        "ingress-gateway",
+        "mesh-gateway",
+        "terminating-gateway",
+    }
+)
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def service(one: Service) -> Iterator[str]:
+    """Yield what is wrong with a service, wherever it is defined."""
+    # What will be filled in when the task starts can only be assumed to be right.
+    if not _NAME.fullmatch(VARIABLE.sub("ENV-VAR", one.name)):
+        yield (
+            "Service name must be valid per RFC 1123 and can contain only alphanumeric characters "
+            f"or dashes and must be no longer than 63 characters: {quote(one.name)}"
+        )
+    if one.address_mode in _FIXED_MODES:
+        if one.address:
+            yield 'Service address_mode must be "auto" if address is set'
+    elif one.address_mode not in ("", "auto"):
+        given = quote(one.address_mode)
+        yield f'Service address_mode must be "auto", "host", or "driver"; not {given}'
+    if one.on_update and one.on_update not in ON_UPDATE:
+        healthy, warnings, ignore = (quote(known) for known in ON_UPDATE)
+        given = quote(one.on_update)
+        yield f"Service on_update must be {healthy}, {warnings}, or {ignore}; not {given}"
+    yield from _provider(one)
+    if one.identity is not None and not one.identity.audience:
+        yield "Service identity must provide at least one target aud value"
+
+
+def _provider(one: Service) -> Iterator[str]:
+    match one.provider:
+        case "consul":
+            yield from _consul(one)
+        case "nomad":
+            yield from _native(one)
+        case _:
+            given = quote(one.provider)
+            yield f'Service provider must be "consul", or "nomad"; not {given}'
+
+
+def _native(one: Service) -> Iterator[str]:
+    for check in one.checks or ():
+        if fault := _without_port(one, check) or native_fault(check):
+            yield fault
+    if one.connect is not None:
+        yield "Service with provider nomad cannot include Connect blocks"
+
+
+def _consul(one: Service) -> Iterator[str]:
+    for check in one.checks or ():
+        if fault := _without_port(one, check):
+            yield fault
+        elif fault := consul_fault(check):
+            yield f"Check {check.name} invalid: {fault}"
+    if one.kind not in _KINDS:
+        yield f"Service {one.name} kind must be one of consul service kind or empty"
+
+
+def _without_port(one: Service, check: Check) -> str | None:
+    if one.port_label or check.port_label or not needs_port(check):
+        return None
+    return (
+        f"Check {check.name} invalid: check requires a port but neither check nor service "
+        f"{quote(one.name, ascii_only=True)} have a port"
+    )
+
+
+# ---- the services of a group, and of its tasks -----------------------------------------------------
+
+
+def of_group(group: TaskGroup) -> Iterator[str]:
+    """Yield what is wrong with the services of a group, alone and beside those of its tasks."""
+    tasks = {task.name for task in group.tasks or ()}
+    for task in group.tasks or ():
+        yield from _owners(task)
+    for number, one in enumerate(group.services or ()):
+        faults = list(service(one))
+        if faults:
+            yield from within(f"Service[{number}] {one.name} validation failed", faults)
+            continue
+        if one.address_mode == "driver":
+            yield (
+                f'service {quote(one.name)} cannot use address_mode="driver", only services '
+                'defined in a "task" block can use this mode'
+            )
+        yield from _group_checks(one, tasks)
+    yield from _duplicates(group)
+    every = [one for task in group.tasks or () for one in task.services or ()]
+    if len({one.provider for one in [*every, *(group.services or ())]}) > 1:
+        yield ("Multiple service providers used: task group services must use the same provider")
+
+
+def _owners(task: Task) -> Iterator[str]:
+    for one in task.services or ():
+        if one.task_name not in ("", task.name):
+            yield (
+                f"Service {one.name} is invalid: may only specify task the service belongs to, "
+                f"got {quote(one.task_name)}"
+            )
+        for check in one.checks or ():
+            if check.task_name not in ("", task.name):
+                yield (
+                    f"Check {check.name} is invalid: may only specify task the check belongs to, "
+                    f"got {quote(check.task_name)}"
+                )
+
+
+def _group_checks(one: Service, tasks: set[str]) -> Iterator[str]:
+    for check in one.checks or ():
+        if not check.task_name:
+            continue
+        if check.address_mode == "driver":
+            yield (
+                f'Check {quote(one.name)} invalid: cannot use address_mode="driver", only checks '
+                'defined in a "task" service block can use this mode'
+            )
+        if check.task_name not in tasks:
+            yield f"Check {check.name} invalid: refers to non-existent task {check.task_name}"
+
+
+def _duplicates(group: TaskGroup) -> Iterator[str]:
+    """Object to services that would be registered under one id."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    owned = [(task.name, one) for task in group.tasks or () for one in task.services or ()]
+    for owner, one in [*owned, *(("group", one) for one in group.services or ())]:
+        place = f"{owner}->{one.name}" + (f":{one.port_label}" if one.port_label else "")
+        if place in seen:
+            twice.add(place)
+        seen.add(place)
+    if twice:
+        yield f"Services are not unique: {words(sorted(twice))}"
+
+
+def script_checks(group: TaskGroup) -> Iterator[str]:
+    """Object to scripts of which nobody knows in which task to run them."""
+    for one in group.services or ():
+        for check in one.checks or ():
+            if check.type == "script" and not one.task_name and not check.task_name:
+                yield (
+                    f"Service [{group.name}]->{one.name} or Check {check.name} must specify "
+                    "task parameter"
+                )
+
+
+# ---- the services of a task ---------------------------------------------------------------------
+
+
+def of_task(task: Task, group: TaskGroup) -> Iterator[str]:
+    """Yield what is wrong with the services of a task, and with the ports that they name."""
+    ports: defaultdict[str, set[str]] = defaultdict(set)  # label -> services that name it
+    known: set[tuple[str, str]] = set()
+    for number, one in enumerate(task.services or ()):
+        name = quote(one.name, ascii_only=True)
+        yield from within(f"service[{number}] {name} validation failed", service(one))
+        for mode in _ONLY_IN_GROUPS:
+            if one.address_mode == mode:
+                yield _only_in_groups("service", one.name, mode)
+        if (one.name, one.port_label) in known:
+            yield f"service {quote(one.name)} is duplicate"
+        known.add((one.name, one.port_label))
+        numeric = one.address_mode == "driver" and _NUMBER.fullmatch(one.port_label)
+        if one.port_label and not numeric:
+            ports[one.port_label].add(one.name)
+        if one.connect is not None:
+            yield (
+                f'service {quote(one.name)} cannot have "connect" block, only services defined in '
+                'a "group" block can'
+            )
+        yield from _task_checks(one, ports)
+    present = labels((group.networks or [])[:1]) | labels(task.resources.networks)
+    for label in sorted(ports.keys() - present):
+        names = ", ".join(sorted(ports[label]))
+        yield f"port label {quote(label)} referenced by services {names} does not exist"
+
+
+def _only_in_groups(kind: str, name: str, mode: str) -> str:
+    where = "services defined in a" if kind == "service" else "checks defined in a"
+    block = '"group" block' if kind == "service" else '"group" service block'
+    return (
+        f'{kind} {quote(name)} cannot use address_mode="{mode}", only {where} {block} can use '
+        "this mode"
+    )
+
+
+def _task_checks(one: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
+    known: set[str] = set()
+    for check in one.checks or ():
+        if check.name in known:
+            yield f"check {quote(check.name)} is duplicate"
+        known.add(check.name)
+        for mode in _ONLY_IN_GROUPS:
+            if check.address_mode == mode:
+                yield _only_in_groups("check", one.name, mode)
+        if needs_port(check):
+            yield from _check_port(check, one, ports)
+
+
+def _check_port(check: Check, one: Service, ports: defaultdict[str, set[str]]) -> Iterator[str]:
+    label = check.port_label or one.port_label
+    if not label:
+        yield f"check {quote(check.name)} is missing a port"
+    elif not _NUMBER.fullmatch(label):
+        ports[label].add(one.name)
+    elif check.address_mode != "driver":
+        yield (
+            f"check {quote(check.name)} cannot use a numeric port {int(label)} without setting "
+            'address_mode="driver"'
+        )
+    elif int(label) <= 0:
+        yield f"check {quote(check.name)} has invalid numeric port {int(label)}"

@@ -1,0 +1,154 @@
+"""Tasks: their name, driver and times, and each of their blocks."""
+
+from collections.abc import Iterator
+
+from daemon.jobspec.gotext import as_one, duration, quote, within
+from daemon.jobspec.rules import blocks, volumes
+from daemon.jobspec.rules.resources import logs, resources
+from daemon.jobspec.rules.scope import DISTINCT, affinities, constraint
+from daemon.jobspec.rules.services import of_task
+from storage.records.group import TaskGroup
+from storage.records.job import JobType
+from storage.records.task import Service, Task
+
+MAX_NAME = 200  # bytes: a file has it in its name, with a few more
+
+_PROXY = "connect-proxy:"
+
+
+def task(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
+    """Yield what is wrong with a task."""
+    yield from _names(one)
+    yield from _times(one, group, job_type)
+    yield from as_one(resources(one.resources))
+    yield from as_one(logs(one.log_config, group.ephemeral_disk))
+    yield from _constraints(one)
+    yield from affinities(one.affinities, job_type)
+    yield from as_one(of_task(one, group))
+    for number, artifact in enumerate(one.artifacts or (), 1):
+        yield from within(f"Artifact {number} validation failed", blocks.artifact(artifact))
+    if one.secrets_config is not None:
+        yield from within("Vault validation failed", blocks.secrets_config(one.secrets_config))
+    yield from _templates(one)
+    yield from _actions(one)
+    if one.dispatch_payload is not None:
+        yield from blocks.dispatch_payload(one.dispatch_payload)
+    if one.lifecycle is not None:
+        yield from blocks.lifecycle(one.lifecycle)
+    yield from _proxy(one, group)
+    yield from _mounts(one, group)
+    if one.csi_plugin_config is not None:
+        yield from blocks.storage_plugin(one.csi_plugin_config)
+    yield from _identities(one)
+    yield from _secrets(one)
+
+
+def _names(one: Task) -> Iterator[str]:
+    if not one.name:
+        yield "Missing task name"
+    if one.name == "alloc":  # the name of the directory that tasks share
+        yield 'Task cannot be named "alloc"'
+    if "/" in one.name or "\\" in one.name:
+        yield "Task name cannot include slashes"
+    elif "\0" in one.name:
+        yield "Task name cannot include null characters"
+    elif one.name.startswith("."):  # directories with such names are the runner's
+        yield f"Task name {quote(one.name)} cannot begin with a dot"
+    elif (size := len(one.name.encode())) > MAX_NAME:
+        yield f"Task name must be under {MAX_NAME + 1} bytes, currently {size}"
+    if not one.driver:
+        yield "Missing task driver"
+
+
+def _times(one: Task, group: TaskGroup, job_type: str) -> Iterator[str]:
+    progress = group.update.progress_deadline if group.update else 0
+    if one.kill_timeout < 0:
+        yield "KillTimeout must be a positive value"
+    elif job_type == JobType.SERVICE and 0 < progress < one.kill_timeout:
+        yield (
+            f"KillTimout ({duration(one.kill_timeout)}) longer than the group's "
+            f"ProgressDeadline ({duration(progress)})"
+        )
+    if one.shutdown_delay < 0:
+        yield "ShutdownDelay must be a positive value"
+
+
+def _constraints(one: Task) -> Iterator[str]:
+    for number, item in enumerate(one.constraints or (), 1):
+        yield from within(f"Constraint {number} validation failed", constraint(item))
+        if item.operand in DISTINCT:
+            yield f"Constraint {number} has disallowed Operand at task level: {item.operand}"
+
+
+def _templates(one: Task) -> Iterator[str]:
+    first: dict[str, int] = {}  # destination -> number
+    for number, template in enumerate(one.templates or (), 1):
+        yield from within(f"Template {number} validation failed", blocks.template(template))
+        if template.dest_path in first:
+            yield f"Template {number} has same destination as {first[template.dest_path]}"
+        first.setdefault(template.dest_path, number)
+
+
+def _actions(one: Task) -> Iterator[str]:
+    times: dict[str, int] = {}
+    for action in one.actions or ():
+        yield from within(f"Action {action.name} validation failed", blocks.action(action))
+        times[action.name] = times.get(action.name, 0) + 1
+        if times[action.name] == 2:  # said once, however often it is there
+            yield f"Action {action.name} defined multiple times"
+
+
+def _mounts(one: Task, group: TaskGroup) -> Iterator[str]:
+    for number, mount in enumerate(one.volume_mounts or ()):
+        if mount.volume not in (group.volumes or {}):
+            yield f"Volume Mount ({number}) references undefined volume {mount.volume}"
+        for invalid in as_one(volumes.mount(mount)):
+            yield f'Volume Mount ({number}) is invalid: "{invalid}"'
+
+
+def _identities(one: Task) -> Iterator[str]:
+    if one.identity is not None:
+        name = quote(one.identity.name)
+        yield from within(f"Identity {name} is invalid", blocks.identity(one.identity))
+    for identity in one.identities or ():
+        if identity.name == blocks.DEFAULT_IDENTITY:
+            yield "Duplicate default identities found"
+        name = quote(identity.name)
+        yield from within(f"Identity {name} is invalid", blocks.identity(identity))
+
+
+def _secrets(one: Task) -> Iterator[str]:
+    names: set[str] = set()
+    for secret in one.secrets or ():
+        name = quote(secret.name)
+        if secret.name in names:
+            yield f"Duplicate secret {name} found"
+        names.add(secret.name)
+        if secret.provider == "vault" and one.secrets_config is None:
+            yield f'Secret {name} has provider "vault" but no vault block'
+        yield from within(f"Secret {name} is invalid", blocks.secret(secret))
+
+
+# ---- proxies of a service mesh -------------------------------------------------------------------
+
+
+def _proxy(one: Task, group: TaskGroup) -> Iterator[str]:
+    service = one.kind.removeprefix(_PROXY)
+    if not one.kind.startswith(_PROXY) or not service:
+        return
+    if one.services:
+        yield "Connect proxy task must not have a service block"
+    if one.leader:
+        yield "Connect proxy task must not have leader set"
+    proxied = [other.name for other in group.services or () if _has_sidecar(other)]
+    if not proxied:
+        yield f"No Connect services in task group with Connect proxy ({quote(service)})"
+    elif service not in proxied:
+        yield (
+            f"Connect proxy service name ({quote(service)}) not found in Connect services from "
+            f"task group: [{' '.join(proxied)}]"
+        )
+
+
+def _has_sidecar(service: Service) -> bool:
+    return service.connect is not None and service.connect.get("SidecarService") is not None

@@ -1,0 +1,88 @@
+"""Volumes that a group asks for, and the places where its tasks mount them."""
+
+from collections.abc import Iterator
+
+from daemon.jobspec.gotext import quote
+from storage.records.group import TaskGroup, Volume
+from storage.records.job import JobType
+from storage.records.task import VolumeMount
+
+_READERS = frozenset({"single-node-reader-only", "multi-node-reader-only"})
+_HOST_MODES = frozenset(
+    {
+        "",
+        "single-node-reader-only",
+        "single-node-writer",
+        "single-node-single-writer",
+        "single-node-multi-writer",
+    }
+)
+# How many allocations a storage plugin's volume may serve, where it is only one.
+_ONE_USER = {
+    "single-node-reader-only": "reader",
+    "single-node-writer": "reader or writer",
+    "multi-node-single-writer": "writer",
+}
+_PROPAGATION = frozenset({"", "private", "host-to-task", "bidirectional"})
+_LABELS = frozenset({"", "z", "Z"})
+
+
+def volume(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
+    """Yield what is wrong with a volume of a group."""
+    if not wanted.source:
+        yield "volume has an empty source"
+    if wanted.per_alloc:
+        yield from _per_allocation(wanted, group, job_type)
+    if wanted.type == "host":
+        yield from _on_host(wanted)
+    else:
+        yield from _by_plugin(wanted, group.count)
+
+
+def mount(wanted: VolumeMount) -> Iterator[str]:
+    """Yield what is wrong with a mount, apart from whether its volume exists."""
+    if not wanted.volume:
+        yield "volume mount references an empty volume"
+    if wanted.propagation_mode not in _PROPAGATION:
+        given = quote(wanted.propagation_mode)
+        yield f"volume mount has an invalid propagation mode: {given}"
+    if wanted.selinux_label not in _LABELS:
+        yield f'volume mount has an invalid SELinux label: "{wanted.selinux_label}"'
+
+
+def _per_allocation(wanted: Volume, group: TaskGroup, job_type: str) -> Iterator[str]:
+    if job_type in (JobType.SYSTEM, JobType.SYSBATCH):
+        yield "volume cannot be per_alloc for system or sysbatch jobs"
+    if group.update and group.update.canary > 0:
+        yield "volume cannot be per_alloc when canaries are in use"
+    if wanted.sticky:
+        yield "volume cannot be per_alloc and sticky at the same time"
+
+
+def _on_host(wanted: Volume) -> Iterator[str]:
+    if wanted.mount_options is not None:
+        yield "host volumes cannot have mount options"
+    if wanted.access_mode not in _HOST_MODES:
+        yield f"host volumes cannot be mounted with {wanted.access_mode} access mode"
+    else:
+        yield from _read_only(wanted)
+
+
+def _by_plugin(wanted: Volume, count: int) -> Iterator[str]:
+    if not wanted.attachment_mode:
+        yield "CSI volumes must have an attachment mode"
+    if wanted.attachment_mode == "block-device" and wanted.mount_options is not None:
+        yield "block devices cannot have mount options"
+    if not wanted.access_mode:
+        yield "CSI volumes must have an access mode"
+    yield from _read_only(wanted)
+    users = _ONE_USER.get(wanted.access_mode)
+    # Any number may read where only one may write.
+    harmless = users == "writer" and wanted.read_only
+    if users and not harmless and count > 1 and not wanted.per_alloc:
+        yield f"volume with {wanted.access_mode} access mode allows only one {users}"
+
+
+def _read_only(wanted: Volume) -> Iterator[str]:
+    if wanted.access_mode in _READERS and not wanted.read_only:
+        yield f"{wanted.access_mode} volumes must be read-only"

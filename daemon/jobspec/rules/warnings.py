@@ -1,0 +1,159 @@
+"""What is allowed in a job, but should give its author pause."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from daemon.jobspec import cron
+from daemon.jobspec.extensions import FREQUENT_LAUNCHES
+from daemon.jobspec.gotext import as_one, quote, within
+from daemon.jobspec.rules.blocks import DEFAULT_IDENTITY
+from daemon.jobspec.rules.inert import inert
+from storage.errors import Invalid
+from storage.records.group import TaskGroup
+from storage.records.job import Job, Periodic
+from storage.records.task import Identity, Service, Task
+
+_SECRETS_IDENTITY = "vault_"
+
+
+def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
+    """Yield what is dubious in a job; `oversubscription`: memory may exceed what is reserved."""
+    groups = job.task_groups or []
+    for group in groups:
+        yield from within(f"Group {quote(group.name)} has warnings", _group(group))
+    for group in groups:
+        yield from _shutdown_delays(group)
+    yield from _auto_promote(groups)
+    if job.periodic is not None:
+        yield from _launches(job.periodic, frequent=FREQUENT_LAUNCHES.of(job.meta))
+    for group in groups:
+        for task in group.tasks or ():
+            yield from _secrets_identities(task)
+    yield from inert(job)
+    if oversubscription:
+        return
+    for group in groups:
+        for task in group.tasks or ():
+            if task.resources.memory_max_mb:
+                yield (
+                    f'Memory oversubscription is not enabled; Task "{group.name}.{task.name}" '
+                    "memory_max value will be ignored. Update the Scheduler Configuration to "
+                    "allow oversubscription."
+                )
+
+
+def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
+    if periodic.spec:
+        yield "cron is deprecated and may be removed in a future release. Use crons instead"
+    if frequent:
+        return
+    for spec in filter(None, [periodic.spec, *(periodic.specs or ())]):
+        try:
+            seconds = cron.parse(spec).seconds
+        except Invalid:
+            continue  # an error, and said as one
+        if len(seconds) > 1:
+            gap = min(later - earlier for earlier, later in pairwise((*seconds, seconds[0] + 60)))
+            yield f"cron {quote(spec)} has launches only {gap} s apart"
+
+
+def _group(group: TaskGroup) -> Iterator[str]:
+    if group.update and 1 < group.count < group.update.max_parallel:
+        yield (
+            "Update max parallel count is greater than task group count "
+            f"({group.update.max_parallel} > {group.count}). A destructive change would result in "
+            "the simultaneous replacement of all allocations."
+        )
+    if group.networks and group.networks[0].mbits > 0:
+        yield (
+            "mbits has been deprecated as of Nomad 0.12.0. "
+            "Please remove mbits from the network block"
+        )
+    yield from _services(group.services)
+    for task in group.tasks or ():
+        yield from within(f"Task {quote(task.name)} has warnings", _task(task))
+
+
+def _task(task: Task) -> Iterator[str]:
+    if task.resources.iops:
+        yield "IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block."
+    if task.resources.networks:
+        yield (
+            "task network resources have been deprecated as of Nomad 0.12.0. "
+            "Please configure networking via group network block."
+        )
+    for number, template in enumerate(task.templates or ()):
+        if template.vault_grace:
+            yield (
+                f"Template[{number}] VaultGrace has been deprecated as of Nomad 0.11 and ignored "
+                "since Vault 0.5. Please remove VaultGrace / vault_grace from template block."
+            )
+    yield from _services(task.services)
+    for identity in task.identities or ():
+        yield from as_one(f"Identity[{identity.name}] {warning}" for warning in _identity(identity))
+
+
+def _services(services: list[Service] | None) -> Iterator[str]:
+    for service in services or ():
+        if service.identity is not None:
+            for warning in _identity(service.identity):
+                yield f"Service {quote(service.name)}: {warning}"
+
+
+def _identity(identity: Identity) -> Iterator[str]:
+    count = len(identity.audience or ())
+    if count == 0:
+        yield "identities without an audience are insecure"
+    elif count > 1:
+        yield (
+            "while multiple audiences is allowed, it is more secure to use 1 audience per identity"
+        )
+    if identity.name not in ("", DEFAULT_IDENTITY) and identity.ttl == 0:
+        yield "identities without an expiration are insecure"
+    if identity.env and identity.change_mode != "restart":
+        yield (
+            'using env=true without change_mode="restart" may result in task not getting updated '
+            "identity"
+        )
+
+
+def _secrets_identities(task: Task) -> Iterator[str]:
+    if task.secrets_config is not None:
+        return
+    for identity in task.identities or ():
+        if identity.name.startswith(_SECRETS_IDENTITY):
+            yield f"Task {task.name} has an identity called {identity.name} but no vault block"
+
+
+def _auto_promote(groups: list[TaskGroup]) -> Iterator[str]:
+    updates = [group.update for group in groups if group.update is not None]
+    # Without canaries there is nothing to promote.
+    some = any(update.auto_promote for update in updates)
+    every = all(update.auto_promote or not update.canary for update in updates)
+    if some and not every:
+        yield "auto_promote must be true for all groups to enable automatic promotion"
+
+
+def _shutdown_delays(group: TaskGroup) -> Iterator[str]:
+    """Warn of services whose tasks stop before clients can have heard of it."""
+    tasks, services = group.tasks or [], group.services or []
+    owners = {service.task_name for service in services if service.task_name}
+    name = quote(group.name)
+    for task in tasks:
+        if task.name in owners and task.shutdown_delay == 0:
+            yield (
+                f"group {name} references task {quote(task.name)} in a service definition, but "
+                "the task has no shutdown_delay set"
+            )
+        if task.services and task.shutdown_delay <= 0:
+            yield (
+                f"task {quote(task.name)} in group {name} defines services, but has no "
+                "shutdown_delay set"
+            )
+    unowned = any(not service.task_name for service in services)
+    delayed = (group.shutdown_delay or 0) > 0 or any(task.shutdown_delay > 0 for task in tasks)
+    if unowned and not delayed:
+        yield (
+            f"group {name} defines services, but neither the group nor any of its tasks have "
+            "shutdown_delay set"
+        )

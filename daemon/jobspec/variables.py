@@ -1,0 +1,307 @@
+"""Input variables of a job file: what it declares, what is given, and what they are worth.
+
+The last one given wins: default, environment, files in their order, flags in their order.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from daemon.jobspec.decode.bodies import contents
+from daemon.jobspec.hcl.evaluate import evaluate
+from daemon.jobspec.hcl.jsonform import is_json, read_json_body
+from daemon.jobspec.hcl.parser import read_body, read_expression
+from daemon.jobspec.hcl.scope import Exhausted, Scope
+from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source
+from daemon.jobspec.hcl.tree import Argument, Attr, Block, Body, Expression, key_text
+from daemon.jobspec.hcl.typenames import read_type
+from daemon.jobspec.hcl.values import ANY, BOOL, Type, Unsuitable, Value, convert, to_text, type_of
+from daemon.jobspec.hcl.walk import references
+
+_NAME = re.compile(r"[^\W\d][\w-]*")
+_ARGUMENTS = frozenset({"type", "default", "description"})
+_RULE_ARGUMENTS = frozenset({"condition", "error_message"})
+_AS_TEXT = ("string", "number", "any")  # types whose values are given as bare text
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A value given for a variable: an expression of a file, or bare text."""
+
+    origin: str  # as messages name it
+    source: Source
+    value: Expression | None = None  # None: the whole text is the value
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A condition that a value must meet."""
+
+    block: Block
+    condition: Expression
+    message: Expression | None
+
+
+class Variable(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job file declares."""
+
+    name: str
+    block: Block
+    type: Type
+    default: Given | None = None
+    rules: tuple[Rule, ...] = ()
+
+
+# ---- declarations ------------------------------------------------------------------------------------
+
+
+def declared(blocks: Iterable[Block], scope: Scope, problems: list[Diagnostic]) -> list[Variable]:
+    """Return the variables that blocks declare; `scope` allows constants only."""
+    found: dict[str, Variable] = {}
+    for block in blocks:
+        try:
+            variables = list(_declarations(block, scope))
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems += error.diagnostics
+            continue
+        for variable in variables:
+            if variable.name in found:
+                detail = f'Variable "{variable.name}" is declared already.'
+                problems += scope.fault(variable.block, "Duplicate variable", detail).diagnostics
+            found.setdefault(variable.name, variable)
+    return list(found.values())
+
+
+def _declarations(block: Block, scope: Scope) -> Iterator[Variable]:
+    if block.kind == "variable":
+        yield _variable(block, scope)
+        return
+    found = _arguments_only(block, scope)
+    for argument in found:  # `variables { a = 1 }`
+        default = Given(origin="default", source=scope.source, value=argument.value)
+        kind = type_of(evaluate(argument.value, scope))
+        yield Variable(name=argument.name, block=block, type=kind, default=default)
+
+
+def _arguments_only(block: Block, scope: Scope) -> list[Argument]:
+    """Return the arguments of a block whose names are free. Raises `Faulty` for blocks in it."""
+    if not isinstance(block.body, Body):
+        keys = [(key_text(key) or "", key, value) for key, value in block.body.items]
+        return [Argument(name, key.start, key.end, value) for name, key, value in keys]
+    if block.body.blocks:
+        inner = block.body.blocks[0]
+        detail = "Blocks are not allowed here."
+        raise scope.fault(inner, f'Unexpected "{inner.kind}" block', detail)
+    return list(block.body.arguments.values())
+
+
+def _variable(block: Block, scope: Scope) -> Variable:
+    found = contents(block.body, scope.source, _ARGUMENTS, {"validation": 0})
+    problems = list(found.problems)
+    label = block.labels[0]
+    if not _NAME.fullmatch(label.text):
+        problems += scope.fault(
+            label,
+            "Invalid variable name",
+            "A name must start with a letter or underscore and may contain only letters, digits, "
+            "underscores, and dashes.",
+        ).diagnostics
+    kind, default = ANY, found.arguments.get("default")
+    try:
+        kind = _type(found.arguments, scope)
+    except Faulty as error:
+        raise Faulty([*problems, *error.diagnostics]) from error
+    rules = [_rule(one, label.text, scope, problems) for one in found.blocks]
+    if problems:
+        raise Faulty(problems)
+    return Variable(
+        name=label.text,
+        block=block,
+        type=kind,
+        default=Given(origin="default", source=scope.source, value=default.value)
+        if default
+        else None,
+        rules=tuple([rule for rule in rules if rule is not None]),
+    )
+
+
+def _type(arguments: Mapping[str, Argument], scope: Scope) -> Type:
+    """Return the type of a variable: that which is written, or that of its default."""
+    written, default = arguments.get("type"), arguments.get("default")
+    if written is None:
+        return type_of(evaluate(default.value, scope)) if default else ANY
+    kind = read_type(_unquoted(written.value, scope), scope.source)
+    if default is not None:
+        try:
+            convert(evaluate(default.value, scope), kind)
+        except Unsuitable as error:
+            raise scope.fault(
+                default.value,
+                "Invalid default value for variable",
+                "This default value is not compatible with the variable's type constraint: "
+                f"{error}.",
+            ) from error
+    return kind
+
+
+def _unquoted(node: Expression, scope: Scope) -> Expression:
+    """Return the type that a text writes out, in the JSON form of a job file."""
+    text = key_text(node)
+    if text is None or not is_json(scope.source):
+        return node
+    return read_expression(Source(scope.source.name, " " * node.start + text))
+
+
+def _rule(block: Block, name: str, scope: Scope, problems: list[Diagnostic]) -> Rule | None:
+    found = contents(block.body, scope.source, _RULE_ARGUMENTS, {})
+    problems += found.problems
+    condition, message = (found.arguments.get(one) for one in ("condition", "error_message"))
+    if condition is None:
+        detail = 'The argument "condition" is required, but no definition was found.'
+        problems += scope.fault_at(
+            block.body.start, block.body.start, "Missing required argument", detail
+        ).diagnostics
+        return None
+    if not _refers_to(condition.value, name):
+        problems += scope.fault(
+            condition.value,
+            "Invalid variable validation condition",
+            f'The condition for variable "{name}" must refer to var.{name} in order to test '
+            "incoming values.",
+        ).diagnostics
+    return Rule(block, condition.value, message.value if message else None)
+
+
+def _refers_to(node: Expression, name: str) -> bool:
+    return any(
+        one.root == "var" and isinstance(one.steps[0], Attr) and one.steps[0].name == name
+        for one in references(node)
+        if one.steps
+    )
+
+
+# ---- values ------------------------------------------------------------------------------------------
+
+
+def given_in_file(source: Source, origin: str = "varfile") -> dict[str, Given]:
+    """Return the values that the text of a variables file gives. Raises `Faulty`."""
+    found = {}
+    if is_json(source):
+        for key, value in read_json_body(source).items:
+            found[key_text(key) or ""] = Given(origin=origin, source=source, value=value)
+        return found
+    body = read_body(source)
+    for block in body.blocks:
+        raise Faulty([_block_in_file(block, source)])
+    return {
+        name: Given(origin=origin, source=source, value=argument.value)
+        for name, argument in body.arguments.items()
+    }
+
+
+def _block_in_file(block: Block, source: Source) -> Diagnostic:
+    if block.kind == "variable" and block.labels:
+        name = block.labels[0].text
+        summary = "Variable declaration in a variables file"
+        detail = (
+            "Variables are declared in the job file. A variables file only gives values: "
+            f'write {name} = "value".'
+        )
+    else:
+        summary = f'Unexpected "{block.kind}" block'
+        detail = "Blocks are not allowed here."
+    return Diagnostic(
+        summary=summary, detail=detail, source=source, start=block.start, end=block.head_end
+    )
+
+
+def values_of(
+    variables: Iterable[Variable],
+    given: Mapping[str, Given],
+    constants: Scope,
+    full: Scope,
+    problems: list[Diagnostic],
+) -> dict[str, Value]:
+    """Return what variables are worth.
+
+    `constants` is the scope of values, `full` that of conditions: with all functions.
+    """
+    values: dict[str, Value] = {}
+    for variable in variables:
+        chosen = given.get(variable.name, variable.default)
+        if chosen is None:
+            problems += constants.fault_at(
+                variable.block.start,
+                variable.block.head_end,
+                f'Unset variable "{variable.name}"',
+                "A used variable must be set or have a default value.",
+            ).diagnostics
+            continue
+        try:
+            value = _value(variable, chosen, constants)
+            values[variable.name] = value
+            _check(variable, chosen, value, full)
+        except Exhausted:
+            raise
+        except Faulty as error:
+            problems += error.diagnostics
+    return values
+
+
+def _value(variable: Variable, given: Given, scope: Scope) -> Value:
+    inner = msgspec.structs.replace(scope, source=given.source)
+    node = given.value
+    if node is None and variable.type.kind not in _AS_TEXT:
+        node = read_expression(given.source)
+    value = given.source.text if node is None else evaluate(node, inner)
+    try:
+        return convert(value, variable.type)
+    except Unsuitable as error:
+        raise _refusal(
+            given,
+            "Invalid value for variable",
+            f"The value for {variable.name} is not compatible with the variable's type "
+            f"constraint: {error}.",
+        ) from error
+
+
+def _refusal(given: Given, summary: str, detail: str) -> Faulty:
+    node = given.value
+    start, end = (node.start, node.end) if node else (0, len(given.source.text))
+    return Faulty(
+        [Diagnostic(summary=summary, detail=detail, source=given.source, start=start, end=end)]
+    )
+
+
+def _check(variable: Variable, given: Given, value: Value, scope: Scope) -> None:
+    """Raise `Faulty` unless a value meets the conditions of its variable."""
+    inner = scope.with_values({"var": {variable.name: value}})
+    for rule in variable.rules:
+        holds = evaluate(rule.condition, inner)
+        try:
+            if holds is not None and convert(holds, BOOL) is True:
+                continue
+        except Unsuitable as error:
+            detail = f"Validation condition expression must return either true or false: {error}."
+            raise scope.fault(
+                rule.condition, "Invalid variable validation result", detail
+            ) from error
+        where = Diagnostic(
+            summary="", source=scope.source, start=rule.block.start, end=rule.block.head_end
+        ).where
+        raise _refusal(
+            given,
+            f"Invalid value for {given.origin} variable",
+            f"{_message(rule, inner)}\n\nThis was checked by the validation rule at {where}.",
+        )
+
+
+def _message(rule: Rule, scope: Scope) -> str:
+    if rule.message is None:
+        return "The value does not meet the condition."
+    try:
+        return to_text(evaluate(rule.message, scope))
+    except Unsuitable as error:
+        detail = f"The error message is no text: {error}."
+        raise scope.fault(rule.message, "Invalid error message", detail) from error

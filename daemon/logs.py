@@ -1,0 +1,121 @@
+"""The daemon's own log: lines for people, or one JSON object a line with fixed keys."""
+
+import json
+import logging
+import sys
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+
+import trio
+
+# What a request brings along must not begin a line of its own, nor move a terminal's cursor.
+_VISIBLE = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
+_VISIBLE |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
+
+
+class _Text(logging.Formatter):
+    """`2026-11-21T10:00:00.123Z INFO  evals: text`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        part = record.name.removeprefix("steward.")
+        said = record.getMessage().translate(_VISIBLE)
+        line = f"{_moment(record)} {record.levelname:<7} {part}: {said}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _JSON(logging.Formatter):
+    """`{"time": …, "level": …, "part": …, "message": …}`, and `error` where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "part": record.name.removeprefix("steward."),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _moment(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def set_up(level: str, form: str) -> None:
+    """Send the daemon's log to standard error. `form` is `text` or `json`."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(level.upper())
+    handler.setFormatter(_formatter(as_json=form == "json"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("steward").setLevel(level.upper())
+
+
+def _formatter(*, as_json: bool) -> logging.Formatter:
+    return _JSON() if as_json else _Text()
+
+
+# ---- for who looks on from afar --------------------------------------------------------------------
+
+_WAITING = 512  # lines that wait for a reader; of those that come faster only the number is told
+
+
+class Monitor:
+    """The log as it is written, for any number of readers, none of whom holds up the daemon."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("steward")
+        self._usual = self._log.level
+        self._readers: list[_Reader] = []
+
+    async def lines(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Yield the lines of this level and above from now on, whatever the daemon logs itself."""
+        send, receive = trio.open_memory_channel[str](_WAITING)
+        reader = _Reader(send, trio.lowlevel.current_trio_token())
+        reader.setLevel(level.upper())
+        reader.setFormatter(_formatter(as_json=as_json))
+        self._readers.append(reader)
+        self._log.addHandler(reader)
+        self._listen()
+        try:
+            async for line in receive:
+                yield line
+                if dropped := reader.take_dropped():
+                    yield f"{dropped} lines are left out: they came faster than they were read"
+        finally:
+            self._log.removeHandler(reader)
+            self._readers.remove(reader)
+            self._listen()
+
+    def _listen(self) -> None:
+        """Have everything logged that anybody wants to see; standard error has its own level."""
+        self._log.setLevel(min([self._usual, *(reader.level for reader in self._readers)]))
+
+
+class _Reader(logging.Handler):
+    """Hands lines to one reader, from whatever thread they come."""
+
+    def __init__(self, send: trio.MemorySendChannel[str], token: trio.lowlevel.TrioToken) -> None:
+        super().__init__()
+        self._send, self._token = send, token
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a line shown."""
+        self._token.run_sync_soon(self._show, self.format(record))
+
+    def _show(self, line: str) -> None:
+        try:
+            self._send.send_nowait(line)
+        except trio.WouldBlock:
+            self._dropped += 1
+        except trio.BrokenResourceError:  # the reader went away in this moment
+            pass
+
+    def take_dropped(self) -> int:
+        """Return how many lines were left out since the last question."""
+        dropped, self._dropped = self._dropped, 0
+        return dropped

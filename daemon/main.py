@@ -1,0 +1,244 @@
+"""The composition root: opens the parts in order, waits for a signal, and closes them in reverse.
+
+What is opened first closes last: on SIGTERM the web closes, then the loops, then the runner lets
+go of its tasks (or, in development, stops them), then the writer commits what waits. Whatever a
+part raises ends the process: there is no half-alive daemon.
+"""
+
+import gc
+import getpass
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from daemon import logs
+from daemon.acl.audit import open_audit
+from daemon.acl.bootstrap import first_start
+from daemon.acl.failures import LockOut
+from daemon.acl.rootkey import KeySource, find_source
+from daemon.acl.seal import open_seal
+from daemon.acl.tokens import Tokens, open_tokens
+from daemon.clock import Clock, SystemClock
+from daemon.config import Config
+from daemon.hardening import keep_memory_private
+from daemon.parts import Parts
+from storage.errors import StewardError, StorageError, StorageUnusable, leaves
+from storage.records.base import HOUR, SECOND
+from storage.store import Store, open_store
+
+if TYPE_CHECKING:
+    from daemon.web.connections import Listeners
+
+log = logging.getLogger("steward")
+
+# Exit statuses (sysexits.h): what the service manager must not try again at once.
+EXIT_FAILURE = 1
+EXIT_STORAGE = 74
+EXIT_CONFIG = 78
+
+_GARBAGE = (700, 10, 10)  # as Python has it from the start
+_CLOSE_WITHIN = 5.0  # seconds from the first signal to the end
+_DAY = 24 * HOUR
+_RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
+_VERSION_4 = 0x00000000_0000_4000_8000_000000000000
+
+
+def unique_ids() -> Iterator[str]:
+    """Return an endless supply of identifiers: random UUIDs, without the objects around them."""
+    while True:
+        text = f"{int.from_bytes(os.urandom(16)) & _RANDOM_BITS | _VERSION_4:032x}"
+        yield f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def run(config: Config) -> int:
+    """Run the daemon until a signal ends it; return the exit status."""
+    logs.set_up(config.log_level, config.log_format)
+    status = 0
+    keep_memory_private()
+    try:
+        with _data_directory(config) as data_dir:
+            config = msgspec.structs.replace(config, data_dir=data_dir)
+            source = find_source(config, os.environ, getpass.getpass)
+            trio.run(serve, config, SystemClock(), source)
+    except* StorageError as group:
+        status = _give_up(group, EXIT_STORAGE)
+    except* StewardError as group:
+        status = _give_up(group, EXIT_CONFIG)
+    except* Exception as group:
+        log.exception("the daemon failed", exc_info=group)
+        status = _give_up(group, EXIT_FAILURE)
+    return status
+
+
+def _give_up(group: BaseExceptionGroup, status: int) -> int:
+    for error in leaves(group):
+        print(f"steward: {error or type(error).__name__}", file=sys.stderr)  # noqa: T201  # the last word
+    return status
+
+
+@contextmanager
+def _data_directory(config: Config) -> Iterator[Path]:
+    """Make the data directory; a development daemon that was given none gets one for its life."""
+    if config.data_dir != Path():
+        try:
+            config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageUnusable(
+                f"data_dir = {str(config.data_dir)!r} cannot be made: {error.strerror}; "
+                "name another directory with --data-dir"
+            ) from error
+        yield config.data_dir
+        return
+    directory = Path(tempfile.mkdtemp(prefix="steward-dev-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+async def serve(config: Config, clock: Clock, source: KeySource) -> None:
+    """Open the parts, say that they are ready, and close them when a signal asks for it."""
+    ids = unique_ids()
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            stopping = trio.Event()
+            nursery.start_soon(_on_signals, signals, stopping)
+            await _run_parts(config, clock, source, ids, stopping)
+            nursery.cancel_scope.cancel()
+
+
+async def _run_parts(
+    config: Config, clock: Clock, source: KeySource, ids: Iterator[str], stopping: trio.Event
+) -> None:
+    from daemon.identity.issuer import open_issuer
+    from daemon.jobspec.policies import Policies
+
+    policies = Policies(config.job_policies)
+    async with AsyncExitStack() as parts:
+        store = await parts.enter_async_context(
+            open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
+        )
+        seal = await open_seal(store, source, clock.now())
+        issuer = await parts.enter_async_context(open_issuer(store, seal, clock, ids))
+
+        # A new store's signing key is made in a thread while all this is imported.
+        from daemon.api.endpoints import ENDPOINTS, PUBLIC
+        from daemon.api.routes import ROUTES
+        from daemon.evals.worker import open_evals
+        from daemon.identity.door import open_door
+        from daemon.jobs.periodic import open_periodic
+        from daemon.runner.node import open_runner
+        from daemon.variables.locks import open_locks
+        from daemon.web.connections import open_listeners, open_public_listeners
+        from daemon.web.rights import Rights
+        from daemon.web.server import in_public, open_web
+
+        tokens = await parts.enter_async_context(
+            open_tokens(
+                store,
+                clock,
+                seal,
+                asks=config.asks_for_tokens,
+                workload_of=issuer.workload,
+                lock_out=LockOut(config.lockout_threshold, config.lockout_seconds * SECOND),
+            )
+        )
+        if not config.dev:
+            await _first_start(config, store, tokens, clock, ids)
+        audit = await parts.enter_async_context(open_audit(store, clock, seal, config))
+        listeners = parts.enter_context(open_listeners(config))
+        config = msgspec.structs.replace(config, port=listeners.port)
+        runner = await parts.enter_async_context(open_runner(store, clock, config, ids, issuer))
+        retention = config.retention_days * _DAY
+        await parts.enter_async_context(open_evals(store, clock, ids, retention))
+        await parts.enter_async_context(open_periodic(store, clock, ids))
+        await parts.enter_async_context(open_locks(store, clock))
+        if config.dev_cloud:
+            from daemon.identity.devcloud import open_devcloud
+
+            cloud = await parts.enter_async_context(open_devcloud(clock, config.dev_cloud_port))
+            config = cloud.as_cloud_of(config)
+        await issuer.has_key()
+        door = await parts.enter_async_context(
+            open_door(store, clock, seal, tokens, issuer, ids, config)
+        )
+        if config.dev_cloud:
+            from daemon.identity.example import prepare
+
+            await prepare(store, await door.methods(), clock, ids)
+        shared = Parts(
+            config=config,
+            store=store,
+            clock=clock,
+            ids=ids,
+            seal=seal,
+            audit=audit,
+            issuer=issuer,
+            tasks=runner,
+            tokens=tokens,
+            rights=Rights(ROUTES, ENDPOINTS),
+            door=door,
+            policies=policies,
+        )
+        if public := parts.enter_context(open_public_listeners(config)):
+            await parts.enter_async_context(open_web(in_public(shared), (), PUBLIC, public))
+        await parts.enter_async_context(open_web(shared, ROUTES, ENDPOINTS, listeners.places))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_reload_on_hangup, listeners, config)
+            # What there is now stays: it is not searched for garbage again (see `daemon.__main__`).
+            gc.freeze()
+            gc.set_threshold(*_GARBAGE)
+            # For people and for scripts that wait for it: the one line on standard output.
+            print(f"steward is ready at {config.address}", flush=True)  # noqa: T201
+            await stopping.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _reload_on_hangup(
+    listeners: "Listeners",
+    config: Config,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Read the certificate anew whenever a signal asks for it; one that is wrong changes nothing."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            try:
+                listeners.reload(config)
+                log.info("the certificate was read anew")
+            except StewardError as error:
+                log.error("the old certificate stays: %s", error)  # noqa: TRY400  # no defect
+
+
+async def _first_start(
+    config: Config, store: Store, tokens: Tokens, clock: Clock, ids: Iterator[str]
+) -> None:
+    """Make the first token of a new store, and say where its secret is."""
+    secret, accessor = next(ids), next(ids)
+    path = await first_start(
+        store, tokens, config.data_dir, secret=secret, accessor=accessor, now=clock.now()
+    )
+    if path is not None:
+        log.info("the secret of the first management token is in %s", path)
+
+
+async def _on_signals(signals: AsyncIterator[int], stopping: trio.Event) -> None:
+    """Ask for the end at the first signal, and make it at the second or when it takes too long."""
+    await anext(signals)
+    log.info("ending")
+    stopping.set()
+    with trio.move_on_after(_CLOSE_WITHIN):
+        await anext(signals)
+        log.warning("ending at once")
+    os._exit(EXIT_FAILURE)

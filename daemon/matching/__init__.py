@@ -1,0 +1,1 @@
+"""How a text is compared with what a user wrote: regular expressions and version constraints."""

@@ -1,0 +1,108 @@
+"""What the handlers of requests work with: the open parts of the daemon, by what they offer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+import trio
+
+from daemon.acl.audit import Audit
+from daemon.acl.explain import Right
+from daemon.acl.seal import Seal
+from daemon.acl.tokens import Tokens
+from daemon.clock import Clock
+from daemon.config import Config
+from daemon.feed import Feed
+from daemon.identity.door import Door
+from daemon.identity.issuer import Issuer
+from daemon.jobspec.policies import Policies
+from daemon.logs import Monitor
+from storage.records.service import CheckResult
+from storage.records.usage import AllocationUsage, MachineUsage
+from storage.store import Store
+
+
+class Line(Protocol):
+    """What a client and a command inside a task talk over: messages, one after the other."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next message; None when the client is gone."""
+        ...
+
+    async def send(self, message: bytes) -> None:
+        """Send a message; waits as long as the client does not read."""
+        ...
+
+    async def until_lost(self) -> None:
+        """Return when the client is gone, also while nobody receives."""
+        ...
+
+
+class Tasks(Protocol):
+    """What can be asked of the runner. Of an allocation that it does not run: `NotFound`."""
+
+    node_id: str
+
+    def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
+        """Begin another attempt at one task, or at those that run, or at all. Raises `Refused`."""
+        ...
+
+    def signal(self, alloc_id: str, task: str | None, name: str) -> None:
+        """Send a signal to the main process of one task, or of all that run. Raises `Refused`."""
+        ...
+
+    async def usage(self, alloc_id: str) -> AllocationUsage:
+        """Return what an allocation uses."""
+        ...
+
+    def checks(self, alloc_id: str) -> list[CheckResult]:
+        """Return what the checks of an allocation's services found last."""
+        ...
+
+    def machine_usage(self) -> MachineUsage:
+        """Return what the machine uses."""
+        ...
+
+    async def collect(self, alloc_id: str) -> None:
+        """Remove the directory of an allocation that has ended. Raises `Refused`."""
+        ...
+
+    def collect_all(self) -> None:
+        """Have the directories of all allocations that have ended removed."""
+        ...
+
+    async def converse(
+        self, alloc_id: str, task: str, command: Sequence[str], line: Line, *, tty: bool
+    ) -> None:
+        """Run a command inside a task and let a client talk with it. Raises `Refused`."""
+        ...
+
+
+class Rights(Protocol):
+    """What can be asked about the rights that requests need."""
+
+    def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> Right:
+        """Return the right that a request needs. Raises `NotFound`."""
+        ...
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The open parts of one daemon."""
+
+    config: Config
+    store: Store
+    clock: Clock
+    ids: Iterator[str]
+    seal: Seal
+    audit: Audit
+    issuer: Issuer
+    tasks: Tasks
+    tokens: Tokens
+    rights: Rights
+    door: Door  # to the login methods
+    policies: Policies = Policies()
+    feed: Feed = msgspec.field(default_factory=Feed)
+    monitor: Monitor = msgspec.field(default_factory=Monitor)
+    parsing: trio.CapacityLimiter = msgspec.field(default_factory=lambda: trio.CapacityLimiter(2))
+    # Each needs room on the disk for the store and its packed copy.
+    snapshots: trio.CapacityLimiter = msgspec.field(default_factory=lambda: trio.CapacityLimiter(1))

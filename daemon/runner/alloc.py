@@ -1,0 +1,441 @@
+"""One allocation: its directory, its tasks in their order, its health, and its end.
+
+What it does follows from the states of its tasks (`lifecycle.py`, `alloc_health.py`) and from what the
+scheduler wants; each change of either is looked at once.
+"""
+
+import base64
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.runner import alloc_health as health
+from daemon.runner import events, taskdir
+from daemon.runner.alloc_health import Rule
+from daemon.runner.changes import Changes, first_of
+from daemon.runner.discovery import Discovery
+from daemon.runner.drivers.driver import Session
+from daemon.runner.host import Host
+from daemon.runner.instance import Instance
+from daemon.runner.lifecycle import Departure, Why, departure, hook, order_of_killing
+from daemon.runner.report import Report
+from daemon.runner.task import Past, TaskRunner
+from daemon.runner.usage import of_allocation
+from storage.errors import Invalid, Refused
+from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskPhase, TaskState
+from storage.records.base import SECOND
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.service import CheckResult
+from storage.records.task import Hook, Task
+from storage.records.times import rfc3339
+from storage.records.usage import AllocationUsage
+
+_log = logging.getLogger("steward.runner")
+
+
+class AllocRunner:
+    """Runs one allocation, once its predecessors have ended: what it replaces, and who has its ports."""
+
+    def __init__(
+        self,
+        host: Host,
+        allocation: Allocation,
+        job: Job,
+        pasts: Mapping[str, Past],
+        predecessors: Iterable[trio.Event] = (),
+    ) -> None:
+        group = job.group(allocation.task_group) or TaskGroup(name=allocation.task_group)
+        self._host = host
+        self._instance = Instance(allocation=allocation, job=job, group=group)
+        self._predecessors = list(predecessors)
+        self._changes = Changes()
+        self._pasts = dict(pasts)
+        self._tasks: dict[str, TaskRunner] = {}
+        self._stop_wanted = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._watching = trio.CancelScope()
+        self._is_offering = False
+        self._is_timed = False
+        self.is_purged = False
+        self.ended = trio.Event()
+        self._report = Report(host.reports, allocation, lambda: self._discovery.registrations())
+        self._discovery = Discovery(
+            host,
+            lambda: self._instance,
+            self._report.states,
+            self._stop_wanted.is_set,
+            self._changes,
+            self._restart_unhealthy,
+        )
+        self._want(allocation)
+
+    @property
+    def id(self) -> str:
+        """Return the allocation's id."""
+        return self._instance.allocation.id
+
+    @property
+    def is_ending(self) -> bool:
+        """Tell whether it is not wanted any more."""
+        return self._stop_wanted.is_set()
+
+    @property
+    def ports(self) -> set[int]:
+        """Return the ports that it holds until it has ended."""
+        return self._instance.allocation.placement.resources.ports
+
+    # ---- what others want of it -----------------------------------------------------------------
+
+    def update(self, allocation: Allocation, job: Job) -> None:
+        """Go by what the scheduler wants now."""
+        before = self._instance.allocation
+        group = job.group(allocation.task_group) or self._instance.group
+        self._instance = Instance(allocation=allocation, job=job, group=group)
+        for task in self._tasks.values():
+            task.update(self._instance)
+        if allocation.deployment_id != before.deployment_id:
+            self._report.ask_for_health(allocation)
+            self._watch_health()
+        self._watch_services()
+        self._watch_time()
+        self._want(allocation)
+        self._changes.announce()
+
+    def purge(self) -> None:
+        """End it: nobody knows it any more."""
+        self.is_purged = True
+        self._stop_wanted.set()
+        self._changes.announce()
+
+    def _want(self, allocation: Allocation) -> None:
+        if allocation.desired_status != DesiredStatus.RUN:
+            self._stop_wanted.set()
+
+    def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
+        """Begin another attempt at one task, or at those that run, or at all. Raises `Refused`."""
+        if name is None:
+            tasks = [task for task in self._tasks.values() if task.is_running]
+        elif name in self._tasks:
+            tasks = [self._tasks[name]]
+        else:
+            raise Refused(f"Could not find task runner for task: {name}")
+        if self._nursery is None or not all(task.is_running for task in tasks):
+            raise Refused("Task not running")
+        for task in tasks:
+            self._nursery.start_soon(task.restart)
+        for task in self._ended_early() if all_tasks else ():
+            task.revive()
+            self._nursery.start_soon(task.run)
+
+    def _restart_unhealthy(self, name: str, reason: str) -> None:
+        task = self._tasks.get(name)
+        if task is not None and task.is_running and self._nursery is not None:
+            self._nursery.start_soon(task.restart, reason)
+
+    @property
+    def checks(self) -> list[CheckResult]:
+        """Return what the checks of its services found last."""
+        return self._discovery.results
+
+    def _ended_early(self) -> list[TaskRunner]:
+        """Return the tasks that have ended, though the allocation goes on."""
+        found = [
+            self._tasks[task.name] for task in self._instance.tasks if hook(task) != Hook.POSTSTOP
+        ]
+        return [task for task in found if task.dead.is_set()]
+
+    def signal(self, name: str | None, number: str) -> None:
+        """Send a signal to the main process of one task, or of all that run. Raises `Refused`."""
+        if name is None:
+            for task in self._tasks.values():
+                if task.is_running:
+                    task.signal(number)
+        elif name in self._tasks:
+            self._tasks[name].signal(number)
+        else:
+            raise Refused("Task not found")
+
+    async def open_session(self, name: str, command: Sequence[str], *, tty: bool) -> Session:
+        """Run a command inside a task. Raises `Refused`, `NotFound` or `StartFailed`."""
+        if name not in self._tasks:
+            raise Refused("task not found")
+        return await self._tasks[name].open_session(command, tty=tty)
+
+    async def usage(self) -> AllocationUsage:
+        """Return what its tasks use."""
+        found = {name: await task.usage() for name, task in self._tasks.items()}
+        tasks = {name: one for name, one in found.items() if one is not None}
+        return of_allocation(tasks, self._now())
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether all its tasks are dead."""
+        return bool(self._tasks) and all(task.dead.is_set() for task in self._tasks.values())
+
+    async def reported(self) -> None:
+        """Return when the store knows everything of it."""
+        await self._report.stored()
+
+    async def abort(self, at_most: float | None = None) -> None:
+        """End every task at the same time, each within `at_most` seconds if that is given."""
+        async with trio.open_nursery() as nursery:
+            for task in self._tasks.values():
+                nursery.start_soon(partial(task.kill, at_most=at_most))
+
+    # ---- its life -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Run the allocation until all its tasks are dead. When cancelled, let go of it."""
+        try:
+            await self._live()
+        except Exception as error:
+            # One bad allocation must not end the daemon.
+            _log.exception("allocation %s failed", self.id)
+            await self._give_up(repr(error))
+        finally:
+            self.ended.set()
+
+    async def _live(self) -> None:
+        tasks = self._instance.tasks
+        for task in tasks:
+            if task.name not in self._report.states:
+                self._report.states[task.name] = TaskState()
+                self._report.event(task.name, events.received(self._now()))
+        await self._wait_for_predecessors()
+        inherited = taskdir.exists(self._host.directory(self.id))
+        self._prepare(tasks)
+        self._tasks = {task.name: self._runner(task) for task in tasks}
+        for name, text in self._discovery.faults():
+            self._report.event(name, events.hook_failed(self._now(), text))
+        if self._stop_wanted.is_set() and not self._has_begun():
+            for runner in self._tasks.values():
+                runner.condemn()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for runner in self._tasks.values():
+                nursery.start_soon(runner.run)
+            self._watch_health()
+            self._watch_services()
+            self._watch_time()
+            await self._govern(nursery)
+            nursery.cancel_scope.cancel()
+        self._nursery = None
+        if inherited:
+            # What an earlier daemon started and did not live to report may have been passed over.
+            await self._destroy()
+
+    async def _wait_for_predecessors(self) -> None:
+        for ended in self._predecessors:
+            if not ended.is_set() and not self._stop_wanted.is_set():
+                self._report.publish()
+                await first_of(ended.wait, self._stop_wanted.wait)
+
+    def _runner(self, task: Task) -> TaskRunner:
+        past = self._pasts.get(task.name, Past())
+        return TaskRunner(self._host, self._instance, task.name, self._report, self._changes, past)
+
+    async def _govern(self, nursery: trio.Nursery) -> None:
+        """See to it that tasks go when they have to, until all are dead."""
+        stopping, leaving = False, None
+        while not all(task.dead.is_set() for task in self._tasks.values()):
+            if self._stop_wanted.is_set() and not stopping:
+                stopping = True
+                self._report.publish()  # nobody should come any more
+                nursery.start_soon(self._stop)
+            reason = departure(self._instance.tasks, self._report.states)
+            if reason is not None and reason != leaving and not stopping:
+                leaving = reason
+                nursery.start_soon(self._leave, reason)
+            await self._changes.wait()
+        if self._health_rule() is not None:
+            self._note_no_health()
+
+    async def _leave(self, reason: Departure) -> None:
+        """End the tasks that live because of what became of another one."""
+        for task in self._living():
+            task.note(self._reason(reason))
+        await self._kill_in_order()
+
+    def _reason(self, reason: Departure) -> TaskEvent:
+        now = self._now()
+        match reason.why:
+            case Why.SIBLING_FAILED:
+                return events.sibling_failed(now, reason.task)
+            case Why.LEADER_DEAD:
+                return events.leader_dead(now)
+            case Why.MAINS_DEAD:
+                return events.mains_dead(now)
+
+    async def _stop(self) -> None:
+        """End the tasks because the allocation is not wanted any more."""
+        if not self._has_begun():  # then there is nothing to clean up
+            await self.abort()
+            return
+        allocation, group = self._instance.allocation, self._instance.group
+        if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:
+            with trio.move_on_after(group.shutdown_delay / SECOND):
+                await self._until_hurried()
+        await self._kill_in_order()
+
+    def _has_begun(self) -> bool:
+        return any(state.started_at for state in self._report.states.values())
+
+    async def _until_hurried(self) -> None:
+        while not self._instance.allocation.desired.transition.no_shutdown_delay:
+            await self._changes.wait()
+
+    async def _kill_in_order(self) -> None:
+        for step in order_of_killing(self._instance.tasks):
+            async with trio.open_nursery() as nursery:
+                for task in step:
+                    nursery.start_soon(self._tasks[task.name].kill)
+
+    def _living(self) -> list[TaskRunner]:
+        return [
+            self._tasks[task.name]
+            for task in self._instance.tasks
+            if hook(task) != Hook.POSTSTOP and not self._tasks[task.name].dead.is_set()
+        ]
+
+    def _watch_time(self) -> None:
+        """Count the time from the first moment on that it is limited."""
+        limited = self._instance.group.max_run_duration is not None
+        if self._nursery is not None and limited and not self._is_timed:
+            self._is_timed = True
+            self._nursery.start_soon(self._limit_time)
+
+    async def _limit_time(self) -> None:
+        """End the tasks when the allocation has run for as long as it may; nothing runs after them."""
+        while (left := self._time_left()) > 0:
+            with trio.move_on_after(left):
+                await self._changes.wait()
+        longest = self._instance.group.max_run_duration or 0
+        for task in self._living():
+            task.note(events.overtime(self._now(), longest))
+        await self.abort()
+
+    def _time_left(self) -> float:
+        """Return for how many seconds it may go on; also time during which no daemon ran counts."""
+        longest = self._instance.group.max_run_duration
+        if longest is None:
+            return float("inf")
+        return (self._instance.allocation.create_time + longest - self._now()) / SECOND
+
+    # ---- services and health --------------------------------------------------------------------
+
+    def _watch_services(self) -> None:
+        """Watch the services from the first time that there is one."""
+        if self._nursery is not None and self._discovery.offers and not self._is_offering:
+            self._is_offering = True
+            self._nursery.start_soon(self._discovery.run)
+
+    def _health_rule(self) -> Rule | None:
+        instance = self._instance
+        return health.rule(instance.job.type, instance.group, instance.allocation)
+
+    def _watch_health(self) -> None:
+        """Watch from now on, and not any more for what was asked before."""
+        self._watching.cancel()
+        rule = self._health_rule()
+        if rule is not None and self._report.healthy is None and self._nursery is not None:
+            self._watching = trio.CancelScope()
+            self._nursery.start_soon(self._find_health, rule, self._watching)
+
+    async def _find_health(self, rule: Rule, scope: trio.CancelScope) -> None:
+        with scope:
+            with trio.move_on_after(rule.deadline / SECOND):
+                await self._become_healthy(rule)
+            if self._note_no_health():
+                self._complain(rule)
+                self._report.publish()
+
+    def _note_no_health(self) -> bool:
+        """Report that it did not come up well; of one that was stopped nobody knows."""
+        unknown = self._report.healthy is None and not self._stop_wanted.is_set()
+        if unknown:
+            self._report.health(self._now(), healthy=False)
+        return unknown
+
+    async def _become_healthy(self, rule: Rule) -> None:
+        """Report health when all tasks have run for long enough; return when they cannot any more."""
+        tasks, states = self._instance.tasks, self._report.states
+        while not health.is_doomed(tasks, states):
+            since = self._well_since(rule)
+            if since is None:
+                await self._changes.wait()
+                continue
+            with trio.move_on_after(rule.min_healthy_time / SECOND) as calm:
+                while self._well_since(rule) == since:
+                    await self._changes.wait()
+            if calm.cancelled_caught:
+                self._report.health(self._now(), healthy=True)
+                return
+
+    def _well_since(self, rule: Rule) -> tuple[str, int] | None:
+        """Return since when all tasks run and all checks that count pass; None while one does not."""
+        up = health.up_since(self._instance.tasks, self._report.states)
+        checked = self._discovery.healthy_since() if rule.by_checks else 0
+        return None if up is None or checked is None else (up, checked)
+
+    def _complain(self, rule: Rule) -> None:
+        tasks, states = self._instance.tasks, self._report.states
+        if not rule.for_deployment or health.is_doomed(tasks, states):
+            return
+        now = self._now()
+        for name, text in health.complaints(tasks, states, rule, now).items():
+            self._report.event(name, events.unhealthy(now, text))
+
+    # ---- directory ------------------------------------------------------------------------------
+
+    def _prepare(self, tasks: list[Task]) -> None:
+        """Make the directories before any task runs that could interfere."""
+        if self._stop_wanted.is_set():
+            return
+        directory = self._host.directory(self.id)
+        try:
+            taskdir.make_shared(directory)
+        except OSError as error:
+            for task in tasks:
+                self._trouble(task, f"failed to build the allocation's directory: {error}")
+            return
+        for task in tasks:
+            try:
+                taskdir.make_task(directory, task.name)
+                self._write_payload(directory, task)
+            except (OSError, Invalid) as error:
+                self._trouble(task, f"failed to build task directory: {error}")
+
+    def _write_payload(self, directory: str, task: Task) -> None:
+        payload = self._instance.job.payload
+        if payload and task.dispatch_payload is not None and task.dispatch_payload.file:
+            content = base64.b64decode(payload)
+            taskdir.write_payload(directory, task.name, task.dispatch_payload.file, content)
+
+    def _trouble(self, task: Task, reason: str) -> None:
+        past = self._pasts.get(task.name, Past())
+        self._pasts[task.name] = msgspec.structs.replace(past, trouble=reason)
+
+    async def _give_up(self, reason: str) -> None:
+        """End everything and report a failure: the runner itself has failed."""
+        await self._destroy()
+        for name, state in self._report.states.items():
+            if state.state != TaskPhase.DEAD:
+                self._report.event(name, events.setup_failure(self._now(), reason))
+                self._report.states[name] = msgspec.structs.replace(
+                    state,
+                    state=TaskPhase.DEAD,
+                    failed=True,
+                    finished_at=rfc3339(self._now()),
+                )
+        self._report.publish()
+
+    async def _destroy(self) -> None:
+        for driver in self._host.drivers.values():
+            await driver.destroy(self.id, self._host.directory(self.id))
+
+    def _now(self) -> int:
+        return self._host.clock.now()

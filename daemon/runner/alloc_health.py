@@ -1,0 +1,114 @@
+"""Whether an allocation came up well: what a deployment counts. Pure.
+
+golden: deploy-no-stable, restart-policy. It is healthy when all its tasks have run undisturbed for
+a while, and unhealthy when that is not so by a deadline, or when one of them has ended for good.
+Only services have health, with or without a deployment, and what a deployment places.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from daemon.runner.lifecycle import hook, is_sidecar
+from storage.records import durations
+from storage.records.allocation import Allocation, TaskPhase, TaskState
+from storage.records.base import SECOND
+from storage.records.group import Migrate, TaskGroup
+from storage.records.job import JobType
+from storage.records.task import Hook, Task
+from storage.records.times import nanoseconds
+
+_BY_HAND = "manual"
+_BY_CHECKS = "checks"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """How long the tasks must run, and by when; nanoseconds. A deployment wants reasons, too."""
+
+    min_healthy_time: int
+    deadline: int
+    for_deployment: bool
+    by_checks: bool
+
+
+def rule(job_type: str, group: TaskGroup, allocation: Allocation) -> Rule | None:
+    """Return what the health of an allocation depends on; None when nobody asks, or it is known."""
+    if allocation.health is not None and allocation.health.healthy is not None:
+        return None
+    if allocation.deployment_id:
+        update = group.update
+        if update is None or update.health_check == _BY_HAND:
+            return None
+        return Rule(
+            update.min_healthy_time,
+            update.healthy_deadline,
+            for_deployment=True,
+            by_checks=update.health_check == _BY_CHECKS,
+        )
+    if job_type != JobType.SERVICE:
+        return None
+    migrate = group.migrate or Migrate()
+    return Rule(
+        migrate.min_healthy_time,
+        migrate.healthy_deadline,
+        for_deployment=False,
+        by_checks=migrate.health_check == _BY_CHECKS,
+    )
+
+
+def is_doomed(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> bool:
+    """Tell whether the allocation cannot become healthy any more."""
+    return any(
+        states[task.name].failed or (_is_dead(states[task.name]) and _should_run(task))
+        for task in tasks
+    )
+
+
+def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | None:
+    """Return when the last task was started, as text; None when not all of them are up."""
+    counted = [task for task in tasks if hook(task) != Hook.POSTSTOP]
+    running = [states[task.name] for task in counted if not _has_done_its_part(task, states)]
+    if any(state.state != TaskPhase.RUNNING for state in running):
+        return None
+    return max((state.started_at or "" for state in running), default="")
+
+
+def complaints(
+    tasks: Iterable[Task], states: Mapping[str, TaskState], rule: Rule, now: int
+) -> dict[str, str]:
+    """Return what each task is to blame for when the deadline has passed."""
+    found = {}
+    for task in tasks:
+        if hook(task) != Hook.POSTSTOP and (text := _complaint(states[task.name], rule, now)):
+            found[task.name] = text
+    return found
+
+
+def _complaint(state: TaskState, rule: Rule, now: int) -> str:
+    deadline, least = durations.text(rule.deadline), durations.text(rule.min_healthy_time)
+    if state.failed:
+        return "Unhealthy because of failed task"
+    if state.state == TaskPhase.PENDING:
+        return f"Task not running by healthy_deadline of {deadline}"
+    started = nanoseconds(state.started_at) if state.started_at else now
+    if state.state == TaskPhase.RUNNING and now - started < rule.min_healthy_time:
+        return f"Task not running for min_healthy_time of {least} by healthy_deadline of {deadline}"
+    return "Services not healthy by deadline" if rule.by_checks else ""
+
+
+def _is_dead(state: TaskState) -> bool:
+    return state.state == TaskPhase.DEAD
+
+
+def _should_run(task: Task) -> bool:
+    """Tell whether a task is meant to run as long as its allocation does."""
+    return not hook(task) or (is_sidecar(task) and hook(task) != Hook.POSTSTOP)
+
+
+def _has_done_its_part(task: Task, states: Mapping[str, TaskState]) -> bool:
+    return not _should_run(task) and _is_dead(states[task.name])
+
+
+def seconds(span: int) -> float:
+    """Return nanoseconds as seconds."""
+    return span / SECOND

@@ -1,0 +1,169 @@
+"""Unpacking archives that nobody vouches for, into an empty directory that only we can write to.
+
+Only files, directories and links that stay inside come out of it; how much may come out is
+limited while it is written, not by what the archive says of itself. Links are made last, so
+nothing is ever written through one. All of this blocks: it runs in a thread.
+"""
+
+import bz2
+import gzip
+import lzma
+import os
+import posixpath
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from daemon.runner.artifacts.source import is_single
+
+_CHUNK = 256 * 1024
+_MODES = 0o755
+_Single = gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
+_OPENERS: dict[str, Callable[[str], _Single]] = {
+    "gz": gzip.GzipFile,
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
+
+
+class BadArchive(Exception):
+    """An archive that cannot be read, or that holds what it should not."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may be fetched, and how much may come out of it."""
+
+    bytes: int
+    files: int
+
+
+class _Source(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Unpacker:
+    """Writes below a directory, up to the limits. `check` may stop it by raising."""
+
+    def __init__(self, target: str, limits: Limits, check: Callable[[], None]) -> None:
+        self._target, self._check = target, check
+        self._limits, self._bytes, self._files = limits, 0, 0
+        self._links: dict[str, str] = {}
+
+    def unpack(self, path: str, kind: str, name: str) -> None:
+        """Unpack an archive; `name` is for the file in one that holds a single one.
+
+        Raises `BadArchive` or `OSError`.
+        """
+        try:
+            if is_single(kind):
+                with _OPENERS[kind](path) as source:
+                    self._file(name.removesuffix(f".{kind}"), source, 0o644)
+            elif kind == "zip":
+                self._zip(path)
+            else:
+                self._tar(path)
+        except (
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            lzma.LZMAError,
+            zlib.error,
+            EOFError,
+        ) as error:
+            raise BadArchive(f"the archive cannot be read: {error}") from error
+        except (RuntimeError, NotImplementedError, ValueError) as error:  # of zip: secret, exotic
+            raise BadArchive(f"the archive cannot be unpacked: {error}") from error
+        self._make_links()
+
+    def _tar(self, path: str) -> None:
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                if member.isdir():
+                    self._directory(member.name)
+                elif member.isfile():
+                    source = archive.extractfile(member)
+                    assert source is not None  # noqa: S101  # it is a file
+                    self._file(member.name, source, member.mode)
+                elif member.issym():
+                    self._link(member.name, member.linkname)
+                else:
+                    raise BadArchive(f"{member.name!r} is neither a file nor a directory")
+
+    def _zip(self, path: str) -> None:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                mode = member.external_attr >> 16
+                if member.is_dir():
+                    self._directory(member.filename)
+                    continue
+                with archive.open(member) as source:
+                    if stat.S_ISLNK(mode):
+                        self._link(
+                            member.filename, source.read(_CHUNK).decode(errors="surrogateescape")
+                        )
+                    else:
+                        self._file(member.filename, source, mode or 0o644)
+
+    # ---- writing -----------------------------------------------------------------------------------
+
+    def _place(self, name: str) -> str:
+        """Return where a member belongs, and count it. Raises `BadArchive`."""
+        inner = posixpath.normpath(name)
+        if name.startswith("/") or inner == ".." or inner.startswith("../") or "\0" in name:
+            raise BadArchive(f"{name!r} leads out of the archive")
+        self._files += 1
+        if self._files > self._limits.files:
+            raise BadArchive(f"more than {self._limits.files} files come out of the archive")
+        return f"{self._target}/{inner}"
+
+    def _directory(self, name: str) -> None:
+        os.makedirs(self._place(name), _MODES, exist_ok=True)
+
+    def _file(self, name: str, source: _Source, mode: int) -> None:
+        place = self._place(name)
+        os.makedirs(os.path.dirname(place), _MODES, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with open(os.open(place, flags, 0o600), "wb") as file:
+            while piece := source.read(_CHUNK):
+                self._check()
+                self._bytes += len(piece)
+                if self._bytes > self._limits.bytes:
+                    raise BadArchive(
+                        f"more than {self._limits.bytes} bytes come out of the archive"
+                    )
+                file.write(piece)
+            os.fchmod(file.fileno(), mode & _MODES | 0o600)
+
+    def _link(self, name: str, target: str) -> None:
+        self._links[self._place(name)] = target
+
+    def _make_links(self) -> None:
+        for place, target in self._links.items():
+            if not stays_inside(self._target, place, target):
+                raise BadArchive(f"a link to {target!r} leads out of the archive")
+            os.makedirs(os.path.dirname(place), _MODES, exist_ok=True)
+            os.symlink(target, place)
+
+
+def stays_inside(root: str, place: str, target: str) -> bool:
+    """Tell whether a link at a place leads to something below the root, by its words alone."""
+    if target.startswith("/"):
+        return False
+    end = posixpath.normpath(f"{posixpath.dirname(place)}/{target}")
+    return end == root or end.startswith(f"{root}/")
+
+
+def check_links(root: str) -> None:
+    """Raise `BadArchive` unless every link in a tree stays inside, and nothing else is odd."""
+    for folder, directories, files in os.walk(root):
+        for name in (*directories, *files):
+            place = f"{folder}/{name}"
+            mode = os.lstat(place).st_mode
+            if stat.S_ISLNK(mode) and not stays_inside(root, place, os.readlink(place)):
+                raise BadArchive(f"a link to {os.readlink(place)!r} leads out of the artifact")
+            if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise BadArchive(f"{name!r} is neither a file nor a directory")

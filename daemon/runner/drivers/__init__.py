@@ -1,0 +1,1 @@
+"""How tasks run: one module per way."""

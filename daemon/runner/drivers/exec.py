@@ -1,0 +1,203 @@
+"""The driver `exec`: a command behind walls, on its own, as an unprivileged user.
+
+It is started, watched and ended as by `raw_exec`; `sandbox.py` says what it sees. Inside, its
+directories are /alloc, /local and /secrets, and it begins in /local.
+"""
+
+import os
+import signal as signals
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from daemon.runner.drivers import config, sandbox, shim
+from daemon.runner.drivers.claim import Trace
+from daemon.runner.drivers.driver import (
+    Attempt,
+    Exit,
+    Fingerprint,
+    InvalidConfig,
+    Owner,
+    StartFailed,
+)
+from daemon.runner.drivers.group import Group, Groups
+from daemon.runner.drivers.local import Line, Local, give_away
+from daemon.runner.drivers.process import Process
+from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, find_user, for_user
+from daemon.runner.env import Directories
+
+_NOBODY = "nobody"  # whom a task runs as that names no user
+_TRIAL_WITHIN = 10.0  # seconds
+_SIGNALLED = 128
+_PRIVATE = frozenset({"", "private"})
+_UNENFORCED = {
+    "unenforced.cpu": "what a task asks for is reserved for it, not its limit",
+    "unenforced.memory": "what a task asks for is reserved for it, not its limit",
+    "unenforced.network": "a task uses the node's network unless its group's mode is none",
+}
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a task may give this driver."""
+
+    command: str
+    args: list[str] = []
+    work_dir: str = ""
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    cap_add: list[str] = []
+    cap_drop: list[str] = []
+
+
+class Exec(Local):
+    """The driver."""
+
+    name = "exec"
+
+    def __init__(self, groups: Groups, inherited: Mapping[str, str]) -> None:
+        super().__init__(groups, inherited)
+        self._walls = sandbox.find_tools()
+
+    def fingerprint(self) -> Fingerprint:
+        """Return what a node says of the driver; a trial tells whether walls can be built here."""
+        if isinstance(self._walls, str):
+            return Fingerprint(trouble=self._walls)
+        if trouble := _trial(self._walls):
+            return Fingerprint(trouble=f"this machine lets us build no sandbox: {trouble}")
+        return self._said(_UNENFORCED)
+
+    def owner(self, user: str) -> Owner | None:
+        """Return whom the files of a task are to belong to. Raises `StartFailed`."""
+        return super().owner(_whom(user))
+
+    def places(self, directory: str, task: str) -> Directories:
+        """Return where a task finds its directories, behind the walls."""
+        return sandbox.PLACES
+
+    def check(self, block: Mapping[str, object]) -> None:
+        """Raise `InvalidConfig` unless the block names a command, and nothing that opens a wall."""
+        self._settings(block)
+
+    def _settings(self, block: Mapping[str, object]) -> Settings:
+        settings = config.read(Settings, block)
+        if settings.cap_add:
+            raise InvalidConfig(f"cap_add {settings.cap_add}: tasks have no capabilities here")
+        for name in ("pid_mode", "ipc_mode"):
+            if (mode := getattr(settings, name)) not in _PRIVATE:
+                raise InvalidConfig(f"{name} {mode!r}: only private is supported")
+        return settings
+
+    def _line(self, attempt: Attempt, entry: str) -> Line:
+        settings = self._settings(attempt.config)
+        env, user = self._surroundings(attempt)
+        home = f"{attempt.directory}/{attempt.task}"
+        if user is not None:
+            give_away(home, user)
+        directory = settings.work_dir or sandbox.HOME
+        command = _find(settings.command, attempt, env.get("PATH"))
+        wrap = sandbox.walls(self._programs(), attempt, user, directory)
+        env["PWD"] = directory
+        argv = [command, *settings.args]
+        return self._shell(argv, env, directory=home, entry=entry, wrap=wrap)
+
+    def _session_line(
+        self, attempt: Attempt, command: Sequence[str], entry: str, trace: Trace
+    ) -> tuple[Line, int]:
+        settings = self._settings(attempt.config)
+        env, user = self._surroundings(attempt)
+        directory = settings.work_dir or sandbox.HOME
+        wrap = sandbox.way_in(self._programs(), attempt, user, directory, trace.shim)
+        home = f"{attempt.directory}/{attempt.task}"
+        line = self._shell(command, env, directory=home, entry=entry, wrap=wrap, inside=True)
+        return line, user.uid if user else os.geteuid()
+
+    def _programs(self) -> sandbox.Tools:
+        if isinstance(self._walls, str):
+            raise StartFailed(self._walls)
+        return self._walls
+
+    def _surroundings(self, attempt: Attempt) -> tuple[dict[str, str], shim.User | None]:
+        """Return the environment, and whom the task runs as if not as the daemon itself."""
+        name = _whom(attempt.user)
+        user = find_user(name) if name else None
+        if user is None and os.geteuid() == 0:
+            raise StartFailed(f'user "{name}" is the daemon\'s own, and may run no task of exec')
+        env = dict(attempt.env)
+        return env if user is None else for_user(env, user, self._inherited), user
+
+    def _process(self, path: str, group: Group, shim: int, descriptor: int | None) -> Process:
+        return Walled(path, group, shim, descriptor)
+
+
+class Walled(Process):
+    """A task behind walls: its main process stands further down than the shell's own child."""
+
+    def _main(self) -> list[int]:
+        if self._descriptor is None:
+            return []
+        main = sandbox.main_process(self._shim)
+        return [] if main is None else [main]
+
+    def _has_begun(self) -> bool:
+        return bool(self._main())
+
+    def _end(self, trace: Trace) -> Exit:
+        end = trace.end
+        # The sandbox passes a death by signal on as its own exit status.
+        number = end.code - _SIGNALLED
+        if not end.signal and not trace.words and number in signals.valid_signals():
+            return Exit(code=end.code, signal=number)
+        return end
+
+
+def _whom(user: str) -> str:
+    """Return the name of the user that a task runs as; empty for the daemon's own."""
+    return user or (_NOBODY if os.geteuid() == 0 else "")
+
+
+def _trial(tools: sandbox.Tools) -> str:
+    """Build a sandbox as for a task; return what went wrong, or nothing."""
+    walls = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
+    try:
+        done = subprocess.run(  # noqa: S603  # our own words
+            [
+                tools.bwrap,
+                *walls,
+                "--proc",
+                "/proc",
+                "--dev",
+                "/dev",
+                "--",
+                tools.setpriv,
+                "--version",
+            ],
+            capture_output=True,
+            check=False,
+            timeout=_TRIAL_WITHIN,
+            env={},
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return done.stderr.decode(errors="replace").strip() if done.returncode else ""
+
+
+def _find(command: str, attempt: Attempt, path: str | None) -> str:
+    """Return the file that a command names, as the task sees it. Raises `StartFailed`."""
+    own = sandbox.mounts(attempt)
+    places = [f"{sandbox.HOME}/{command}"]
+    if command.startswith("/"):
+        places = [command]
+    elif "/" not in command:
+        places += [f"{folder}/{command}" for folder in (path or DEFAULT_PATH).split(":") if folder]
+    there = [
+        (place, outside)
+        for place in places
+        if command and (outside := sandbox.on_host(place, own)) and os.path.isfile(outside)
+    ]
+    for place, outside in there:
+        if os.access(outside, os.X_OK):
+            return place
+    if there:
+        raise StartFailed(f'{LAUNCH}binary "{there[0][0]}" is not executable')
+    raise StartFailed(f'{LAUNCH}binary "{command}" could not be found')

@@ -1,0 +1,263 @@
+"""What drivers share that run tasks as processes of this machine.
+
+A task is started by a shell (`shim.py`) that waits for it, writes its exit status down and needs
+a fifth of a MiB; the daemon waits for the shell, and so for processes that it did not start
+itself just as well. Whether an attempt was started is decided by its claim (`claim.py`) alone: so
+nothing starts twice, and nothing is lost, wherever the daemon was killed.
+"""
+
+import os
+import resource
+import signal as signals
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
+
+import msgspec
+import trio
+
+from daemon.runner.drivers import claim, session, shim
+from daemon.runner.drivers.cgroup import Cgroup
+from daemon.runner.drivers.claim import Trace
+from daemon.runner.drivers.driver import Attempt, Fingerprint, Owner, Running, Session, StartFailed
+from daemon.runner.drivers.group import Group, Groups
+from daemon.runner.drivers.process import SOON, Process, open_process
+from daemon.runner.drivers.users import find_user
+from daemon.runner.env import Directories
+from daemon.runner.logs import TaskLog
+from daemon.runner.taskdir import CLAIM, directories
+
+Line = tuple[list[str], dict[str, str]]  # arguments and environment
+
+_PATIENCE = 10.0  # seconds for a shim to go when its task is dead
+_NULL = "/dev/null"
+_NEEDED = "sh, setsid or env"
+_TERMINAL = "xterm"  # what a terminal that somebody opens into a task is, unless the task says so
+# The interpreter ignores some, and whoever started the daemon may have: tasks get them as they are.
+_SIGNALS = tuple(signals.valid_signals() - {signals.SIGKILL, signals.SIGSTOP})
+# Errors after which another attempt may go better: of what the machine lacks at the moment.
+_PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY})
+
+
+class Local:
+    """Such a driver. `inherited` is what tasks get of the agent's environment."""
+
+    name = ""
+
+    def __init__(self, groups: Groups, inherited: Mapping[str, str]) -> None:
+        self._groups = groups
+        self._inherited = inherited
+        self._tools = shim.find_tools()
+        # The daemon raises its own limit; tasks get the one that it was started with.
+        self._open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+    # ---- what a driver decides for itself -----------------------------------------------------
+
+    def _line(self, attempt: Attempt, entry: str) -> Line:
+        """Return what starts the task. Raises `InvalidConfig`, `StartFailed` or `OSError`."""
+        raise NotImplementedError
+
+    def _session_line(
+        self, attempt: Attempt, command: Sequence[str], entry: str, trace: Trace
+    ) -> tuple[Line, int]:
+        """Return what starts a command inside it, and who owns its terminal; raises as above."""
+        raise NotImplementedError
+
+    def _process(self, path: str, group: Group, shim: int, descriptor: int | None) -> Process:
+        return Process(path, group, shim, descriptor)
+
+    def owner(self, user: str) -> Owner | None:
+        """Return whom the files of a task are to belong to. Raises `StartFailed`."""
+        found = find_user(user) if user else None
+        return (found.uid, found.gid) if found else None
+
+    def places(self, directory: str, task: str) -> Directories:
+        """Return where a task finds its directories."""
+        return directories(directory, task)
+
+    # ---- what is the same for all ---------------------------------------------------------------
+
+    def _said(self, attributes: Mapping[str, str]) -> Fingerprint:
+        """Return what a node says of the driver, and of how it holds processes together."""
+        if self._tools is None:
+            return Fingerprint(trouble=f"a program that it needs is missing: {_NEEDED}")
+        prefix = f"driver.{self.name}"
+        every = {**attributes, **self._groups.attributes}
+        return Fingerprint(
+            attributes={prefix: "true", **{f"{prefix}.{key}": text for key, text in every.items()}}
+        )
+
+    async def start(self, attempt: Attempt) -> Running:
+        """Start the shell that runs the task, unless this attempt has been started before."""
+        path = _claim_path(attempt)
+        try:
+            descriptor = claim.take(path)
+            try:
+                if descriptor is not None and not claim.read_open(descriptor).shim:
+                    return self._spawn(attempt, path, descriptor)
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+        except OSError as error:
+            reason = f"cannot start the task: {error}"
+            raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
+        except ValueError as error:  # a text that no process can be given
+            raise StartFailed(f"cannot start the task: {error}") from error
+        return await self._find(attempt, path)
+
+    async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
+        """Find the attempt by its claim; None when there is none, or nothing was started."""
+        del handle  # the claim says it all
+        path = _claim_path(attempt)
+        if claim.is_held(path) or claim.read(path).shim:
+            return await self._find(attempt, path)
+        return None
+
+    async def destroy(self, alloc_id: str, directory: str) -> None:
+        """End every process of an allocation whose claims alone are left."""
+        try:
+            names = [name for name in os.listdir(directory) if name.startswith(CLAIM)]
+        except OSError:
+            names = []
+        for name in names:
+            task = name.removeprefix(CLAIM).rpartition(".")[0]
+            await self._end(f"{directory}/{name}", alloc_id, task)
+        await self._groups.of(alloc_id, "").clear(Trace())
+
+    async def _end(self, path: str, alloc_id: str, task: str) -> None:
+        """Kill everything of an attempt, and see its shim go."""
+        with trio.move_on_after(_PATIENCE):
+            while True:
+                held, trace = claim.is_held(path), claim.read(path)
+                await self._group(trace, alloc_id, task).clear(trace)
+                if not held:
+                    return
+                await trio.sleep(SOON)
+
+    def _group(self, trace: Trace, alloc_id: str, task: str) -> Group:
+        """Return the group that an attempt was started in, even by a daemon with other rights."""
+        if trace.group.startswith("/"):
+            return Cgroup(trace.group)
+        return self._groups.of(alloc_id, task)
+
+    async def _find(self, attempt: Attempt, path: str) -> Process:
+        """Return an attempt that was started before."""
+        while claim.is_held(path):
+            trace = claim.read(path)
+            if trace.shim:
+                # The lock tells that the pid is still the shim's, if it is held after the opening.
+                descriptor = open_process(trace.shim)
+                if descriptor is not None and claim.is_held(path):
+                    group = self._group_of(attempt, trace)
+                    return self._process(path, group, trace.shim, descriptor)
+                if descriptor is not None:
+                    os.close(descriptor)
+                continue
+            await trio.sleep(SOON)  # it has been started, and is about to say so
+        trace = claim.read(path)
+        return self._process(path, self._group_of(attempt, trace), trace.shim, None)
+
+    def _group_of(self, attempt: Attempt, trace: Trace) -> Group:
+        return self._group(trace, attempt.alloc_id, attempt.task)
+
+    def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
+        """Start the shell with the claim in its hand. Raises `StartFailed`, `OSError`, `ValueError`."""
+        group = self._groups.of(attempt.alloc_id, attempt.task)
+        line, env = self._line(attempt, group.entry)
+        group.prepare()
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, f"group {group.label}\n".encode())
+        # Kept free, so that what was started can be watched however many descriptors are open.
+        spare = os.dup(descriptor)
+        try:
+            pid = _start(line, env, attempt, descriptor)
+        finally:
+            os.close(spare)
+        process = self._process(path, group, pid, os.pidfd_open(pid))
+        if attempt.number:
+            with suppress(FileNotFoundError):
+                os.unlink(_claim_path(msgspec.structs.replace(attempt, number=attempt.number - 1)))
+        return process
+
+    def _shell(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        directory: str,
+        entry: str,
+        user: shim.User | None = None,
+        wrap: Sequence[str] = (),
+        inside: bool = False,
+    ) -> Line:
+        """Return the shell before a command. Raises `StartFailed`."""
+        if self._tools is None:
+            raise StartFailed(f"a program that {self.name} needs is missing: {_NEEDED}")
+        if user is not None and not self._tools.setpriv:
+            raise StartFailed("the program setpriv is missing: tasks cannot change their user")
+        return shim.command_line(
+            self._tools,
+            command,
+            env,
+            directory=directory,
+            entry=entry,
+            open_files=self._open_files,
+            user=user,
+            wrap=wrap,
+            inside=inside,
+        )
+
+    async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
+        """Run a command as the task itself runs, in the same group of processes."""
+        trace = claim.read(_claim_path(attempt))
+        entry = self._group_of(attempt, trace).entry
+        try:
+            (line, env), owner = self._session_line(attempt, command, entry, trace)
+            if tty:
+                return session.start_with_terminal(line, {"TERM": _TERMINAL, **env}, owner)
+            return session.start(line, env)
+        except (OSError, ValueError) as error:
+            raise StartFailed(f"failed to start command: {error}") from error
+
+
+def _claim_path(attempt: Attempt) -> str:
+    return f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
+
+
+def give_away(home: str, user: shim.User) -> None:
+    """Let a task's own directory belong to its user, and its secrets be read by nobody else."""
+    for name in ("", "/local", "/secrets", "/private", "/tmp"):  # noqa: S108  # a name, not a place
+        descriptor = os.open(f"{home}{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchown(descriptor, user.uid, user.gid)
+            if name in {"/secrets", "/private"}:
+                os.fchmod(descriptor, 0o700)
+        finally:
+            os.close(descriptor)
+
+
+def _start(line: list[str], env: dict[str, str], attempt: Attempt, descriptor: int) -> int:
+    """Start the shell with its four descriptors; return its pid. Raises `OSError`."""
+    opened: list[int] = []
+    try:
+        for kind in ("stdout", "stderr"):
+            log = TaskLog(attempt.directory, attempt.task, kind, attempt.log)
+            opened.append(os.open(_NULL, os.O_WRONLY) if attempt.log.disabled else log.open())
+        out, err = opened
+        return os.posix_spawn(
+            line[0],
+            line,
+            env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, out, 1),
+                (os.POSIX_SPAWN_DUP2, descriptor, 2),
+                (os.POSIX_SPAWN_DUP2, err, 3),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_SIGNALS,
+        )
+    finally:
+        for one in opened:
+            os.close(one)

@@ -1,0 +1,144 @@
+"""A process of this machine that runs a task: watched through its shim, ended with all it started."""
+
+import logging
+import os
+import signal as signals
+from collections.abc import Mapping
+
+import msgspec
+import trio
+
+from daemon.runner.drivers import claim
+from daemon.runner.drivers.claim import Trace
+from daemon.runner.drivers.driver import Exit
+from daemon.runner.drivers.group import Group
+from daemon.runner.drivers.scan import children
+from daemon.runner.usage import Sample, samples
+
+SOON = 0.002  # seconds until the next look for a shim's first or last step, which is about to come
+_AGAIN = 0.05  # seconds until a task that was killed before it had begun is killed again
+
+_log = logging.getLogger("steward.runner")
+
+
+def open_process(pid: int) -> int | None:
+    """Return a descriptor of a process, or None when there is none of that number."""
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+class Process:
+    """An attempt that was started, by its shim. Without a descriptor the shim is gone already."""
+
+    def __init__(self, path: str, group: Group, shim: int, descriptor: int | None) -> None:
+        self._path = path
+        self._group = group
+        self._shim = shim
+        self._descriptor = descriptor
+        self._ended = trio.Event()
+        self._trouble = ""
+
+    @property
+    def handle(self) -> bytes:
+        """Return what says where the shim is, for people: the driver needs only the claim."""
+        return msgspec.json.encode({"claim": self._path, "shim": self._shim})
+
+    async def wait(self) -> Exit:
+        """Return how the task ended, once the shim has written it down and nothing is left."""
+        is_seen = self._descriptor is not None
+        if self._descriptor is not None:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            self.release()
+            self._reap()
+        trace = claim.read(self._path)
+        self._trouble = await self._group.clear(trace)
+        if self._trouble:
+            _log.warning("%s: %s", self._path, self._trouble)
+        self._ended.set()
+        at = 0 if is_seen or trace.status is None else claim.written_at(self._path)
+        return msgspec.structs.replace(self._end(trace), at=at)
+
+    def _end(self, trace: Trace) -> Exit:
+        return trace.end
+
+    def _reap(self) -> None:
+        try:
+            os.waitpid(self._shim, os.WNOHANG)
+        except ChildProcessError:
+            return  # started by an earlier daemon
+
+    def signal(self, name: str) -> None:
+        """Send a signal to the task's main process; an unknown name means SIGINT."""
+        number = signal_number(name)
+        for pid in self._main():
+            descriptor = open_process(pid)
+            if descriptor is None:
+                continue
+            try:
+                # Still the shim's child after the opening: then it was so at the opening.
+                if pid in self._main():
+                    signals.pidfd_send_signal(descriptor, number)
+            except ProcessLookupError:
+                continue
+            finally:
+                os.close(descriptor)
+
+    def _main(self) -> list[int]:
+        """Return the shim's only child: the task's main process."""
+        if self._descriptor is None:
+            return []
+        return children(self._shim)
+
+    def _has_begun(self) -> bool:
+        """Tell whether the main process has left the shell, which would swallow a signal."""
+        return any(_leads_its_session(pid) for pid in self._main())
+
+    async def stop(self, signal: str, grace: float) -> str:
+        """Signal the main process, and kill every process after `grace` seconds."""
+        with trio.move_on_after(grace):
+            while not self._has_begun() and not self._ended.is_set():  # noqa: ASYNC110  # the shim is about to
+                await trio.sleep(SOON)
+            self.signal(signal)
+            await self._ended.wait()
+            return self._trouble
+        while not self._ended.is_set():
+            if trouble := await self._group.clear(claim.read(self._path)):
+                return trouble
+            with trio.move_on_after(_AGAIN):
+                await self._ended.wait()
+        return self._trouble
+
+    async def processes(self) -> Mapping[int, Sample]:
+        """Return what its processes use at this moment, by their numbers."""
+        return samples(await self._group.members(claim.read(self._path)))
+
+    async def pause(self) -> None:
+        """Hold every process still."""
+        await self._group.pause(claim.read(self._path))
+
+    async def resume(self) -> None:
+        """Let every process go on."""
+        await self._group.resume(claim.read(self._path))
+
+    def release(self) -> None:
+        """Stop watching the shim."""
+        if self._descriptor is not None:
+            trio.lowlevel.notify_closing(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def _leads_its_session(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
+
+
+def signal_number(name: str) -> signals.Signals:
+    """Return the signal of that name, with or without SIG; SIGINT when there is none (the peer's)."""
+    wanted = name.upper().removeprefix("SIG")
+    found = signals.Signals.__members__.get(f"SIG{wanted}")
+    return found or signals.SIGINT

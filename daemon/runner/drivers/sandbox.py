@@ -1,0 +1,155 @@
+"""The walls around a task: what bubblewrap and setpriv are told, and how one steps inside.
+
+A task sees the system's programs and configuration, read-only, and its own directories; a /proc of
+its own processes only, a few harmless devices, and nothing else of this machine. It has no
+capability and can gain none: no set-uid program works for it.
+
+A daemon that is root runs tasks as an unprivileged user of the machine. Any other daemon runs
+them as itself, in a user namespace, where that is allowed.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.scan import children
+from daemon.runner.drivers.shim import PATH, User
+from daemon.runner.env import Directories
+from daemon.runner.taskdir import SECRETS, SHARED
+
+HOME = "/local"  # where a task begins, as it sees it
+PLACES = Directories(shared="/alloc", local=HOME, secrets="/secrets")
+NETWORK_NONE = "none"
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+_HIDDEN = ("/etc/steward",)  # the daemon's own configuration
+_RESOLVER = "/etc/resolv.conf"
+_LEVELS = 2  # of processes between the shell and the task: the sandbox outside and inside
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the programs are that make and enter a sandbox."""
+
+    bwrap: str
+    nsenter: str
+    setpriv: str
+
+
+def find_tools() -> Tools | str:
+    """Return the programs of this machine, or what is missing."""
+    found = {name: shutil.which(name, path=PATH) for name in ("bwrap", "nsenter", "setpriv")}
+    if missing := [name for name, path in found.items() if path is None]:
+        return f"a program that it needs is missing: {', '.join(missing)} (package bubblewrap)"
+    return Tools(**{name: str(path) for name, path in found.items()})
+
+
+def mounts(attempt: Attempt) -> dict[str, str]:
+    """Return the directories of a task that it may write to: where it sees them, where they are."""
+    home = f"{attempt.directory}/{attempt.task}"
+    return {
+        HOME: f"{home}/local",
+        "/secrets": f"{home}/{SECRETS}",
+        "/alloc": f"{attempt.directory}/{SHARED}",
+        "/tmp": f"{home}/tmp",  # noqa: S108  # the task's own
+    }
+
+
+def on_host(path: str, own: Mapping[str, str]) -> str | None:
+    """Return where a path that a task sees is on this machine; None when it sees nothing there."""
+    for inside, outside in own.items():
+        if path == inside or path.startswith(f"{inside}/"):
+            return outside + path.removeprefix(inside)
+    return path if path.startswith(tuple(f"{one}/" for one in _SYSTEM)) else None
+
+
+def walls(tools: Tools, attempt: Attempt, user: User | None, directory: str) -> list[str]:
+    """Return the words before a task's own command. `user` is whom it runs as, if not as we do."""
+    words = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    words += ["--die-with-parent"]  # that is the shell, which outlives the daemon
+    if attempt.network_mode == NETWORK_NONE:
+        words += ["--unshare-net"]
+    for path in _SYSTEM:
+        if os.path.islink(path):
+            words += ["--symlink", os.readlink(path), path]
+        elif os.path.isdir(path):
+            words += ["--ro-bind", path, path]
+    for path in filter(os.path.isdir, _HIDDEN):
+        words += ["--tmpfs", path]
+    words += _resolver(attempt)
+    words += ["--proc", "/proc", *_devices()]
+    for inside, outside in mounts(attempt).items():
+        words += ["--bind", outside, inside]
+    # No task can put anything in the place of the logs that the daemon reads and writes.
+    words += ["--ro-bind", f"{attempt.directory}/{SHARED}/logs", "/alloc/logs"]
+    words += ["--remount-ro", "/", "--chdir", directory, "--"]
+    return [*words, *_without_rights(tools, user)]
+
+
+def _devices() -> Iterator[str]:
+    """Yield the harmless devices.
+
+    Without root, terminals of its own would put the task into a second user namespace, into
+    which nobody could follow it: there it has none.
+    """
+    if os.geteuid() == 0:
+        yield from ("--dev", "/dev")
+        return
+    yield from ("--tmpfs", "/dev", "--tmpfs", "/dev/shm")  # noqa: S108  # the task's own
+    for name in _DEVICES:
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for name, target in _STREAMS.items():
+        yield from ("--symlink", f"/proc/self/{target}", f"/dev/{name}")
+
+
+def _resolver(attempt: Attempt) -> Iterator[str]:
+    """Yield what lets a task look up names: as the machine does, or with servers of its own."""
+    place = os.path.realpath(_RESOLVER)
+    if attempt.dns is not None:
+        own = f"{attempt.directory}/{attempt.task}/private/resolv.conf"
+        lines = [f"nameserver {one}" for one in attempt.dns.servers or ()]
+        if searches := attempt.dns.searches:
+            lines.append(f"search {' '.join(searches)}")
+        if options := attempt.dns.options:
+            lines.append(f"options {' '.join(options)}")
+        with open(own, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        yield from ("--ro-bind", own, place)
+    elif not place.startswith("/etc/") and os.path.exists(place):
+        yield from ("--ro-bind", place, place)
+
+
+def _without_rights(tools: Tools, user: User | None) -> list[str]:
+    words = [tools.setpriv, "--no-new-privs", "--inh-caps=-all"]
+    if user is not None:
+        groups = ",".join(map(str, user.groups)) or str(user.gid)
+        words += [f"--reuid={user.uid}", f"--regid={user.gid}", f"--groups={groups}"]
+        words += ["--bounding-set=-all"]
+    return [*words, "--"]
+
+
+def way_in(
+    tools: Tools, attempt: Attempt, user: User | None, directory: str, shim: int
+) -> list[str]:
+    """Return the words before a command that somebody runs inside. Raises `StartFailed`."""
+    main = main_process(shim)
+    if main is None:
+        raise StartFailed("the task has not begun yet, or has just ended")
+    words = [tools.nsenter, f"--target={main}", "--mount", "--pid", "--ipc", "--uts", "--root"]
+    if attempt.network_mode == NETWORK_NONE:
+        words += ["--net"]
+    if user is None and os.geteuid() != 0:
+        words += ["--user", "--preserve-credentials"]
+    return [*words, "--", *_without_rights(tools, user), "env", f"--chdir={directory}"]
+
+
+def main_process(shim: int) -> int | None:
+    """Return the task's main process behind the walls, by the shell that waits for it."""
+    pids = [shim]
+    for _ in range(_LEVELS + 1):
+        pids = [child for pid in pids[:1] for child in children(pid)]
+    return pids[0] if pids else None

@@ -1,0 +1,144 @@
+"""The shell that stands between the daemon and a task: it outlives the daemon and keeps the exit.
+
+The text is handed over with the command, so that an upgrade cannot change what already runs. The
+shell says who it is, runs the task in the foreground (a background command would ignore SIGINT,
+which ends most tasks) and in a session of its own, and writes its exit status down. Signals that
+reach the shell itself do nothing; the daemon signals the task.
+
+Descriptors: 0 nothing, 1 the task's standard output, 2 the claim file, 3 the task's standard error.
+Arguments: the working directory, the file by which one enters the group of processes (or
+nothing), the limit of open files, then the command.
+"""
+
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+_TEXT = """\
+trap : HUP INT QUIT TERM
+echo "shim $$" >&2 || exit 125
+(
+  {enter}
+  cd -- "$1" && ulimit -S -n "$3" && umask 022 && shift 3 && unset OLDPWD &&
+  exec {launch} "$@" 2>&3 3>&-
+)
+s=$?
+echo "exit $s" >&2
+exit $s
+"""
+# A command that somebody runs inside the task: in a session already, watched by who started it.
+_INSIDE = """\
+{enter}
+cd -- "$1" && ulimit -S -n "$3" && umask 022 && shift 3 && unset OLDPWD &&
+exec {launch} "$@"
+"""
+# Into the group of processes, or, where there are no such groups, a note of the task's own pid.
+_ENTER_GROUP = 'echo 0 >"$2" || exit'
+_NOTE_PID = 'read -r pid rest </proc/self/stat && echo "main $pid" >&2 || exit'
+
+# What a shell keeps to itself, changes or chokes on, and what would change the shell itself: the
+# task gets these from `env`, the last link before it.
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_SHELLS_OWN = frozenset(
+    {
+        *("IFS", "PPID", "OPTIND", "OLDPWD", "LINENO", "PS1", "PS2", "PS4", "_"),
+        *("SHELLOPTS", "SHLVL", "RANDOM", "SECONDS", "UID", "EUID", "FUNCNEST", "GLOBIGNORE"),
+    }
+)
+_OWN_PREFIXES = ("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH", "EPOCH", "STEWARD_ENV_")
+_CARRIER = "STEWARD_ENV_"
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the programs are that make up the chain before a task."""
+
+    sh: str
+    setsid: str
+    setpriv: str  # nothing where it is missing: then no other users
+    env: str
+
+
+def find_tools() -> Tools | None:
+    """Return the programs of this machine, or None when one that is needed is missing."""
+    # The smaller shell first: half the memory and time of the other ones.
+    shell = shutil.which("dash", path=PATH) or shutil.which("sh", path=PATH)
+    setsid, env = shutil.which("setsid", path=PATH), shutil.which("env", path=PATH)
+    if not (shell and setsid and env):
+        return None
+    setpriv = shutil.which("setpriv", path=PATH)
+    return Tools(sh=shell, setsid=setsid, setpriv=setpriv or "", env=env)
+
+
+PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a task runs as."""
+
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+
+
+def command_line(
+    tools: Tools,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    *,
+    directory: str,
+    entry: str,
+    open_files: int,
+    user: User | None = None,
+    wrap: Sequence[str] = (),
+    inside: bool = False,
+) -> tuple[list[str], dict[str, str]]:
+    """Return the arguments and the environment with which to start the shell.
+
+    No value of a variable shows in an argument of the shell, which all users of a machine can see.
+    `wrap` is what stands between the shell and the command; the shell's own programs must not see
+    the variables that it carries past. With `inside` the shell becomes the command instead of
+    watching it.
+    """
+    plain = {name: value for name, value in env.items() if _is_plain(name)}
+    special = [f"{name}={value}" for name, value in env.items() if not _is_plain(name)]
+    carried = {f"{_CARRIER}{number}": pair for number, pair in enumerate(special)}
+    words = _launch(tools, list(carried), user, wrap)
+    if inside:
+        text = _INSIDE.format(enter=_ENTER_GROUP if entry else "", launch=" ".join(words))
+    else:
+        launch = " ".join([shlex.quote(tools.setsid), *words])
+        text = _TEXT.format(enter=_ENTER_GROUP if entry else _NOTE_PID, launch=launch)
+    line = [tools.sh, "-c", text, "steward-shim", directory, entry, str(open_files), *argv]
+    return line, plain | carried
+
+
+@lru_cache(maxsize=4096)  # most names are the same for every task
+def _is_plain(name: str) -> bool:
+    return (
+        _PLAIN.fullmatch(name) is not None
+        and name not in _SHELLS_OWN
+        and not name.startswith(_OWN_PREFIXES)
+    )
+
+
+def _launch(tools: Tools, carriers: list[str], user: User | None, wrap: Sequence[str]) -> list[str]:
+    """Return the shell words before the task's own command."""
+    words = []
+    if user is not None:
+        groups = ",".join(map(str, user.groups)) or str(user.gid)
+        words += [
+            shlex.quote(tools.setpriv),
+            f"--reuid={user.uid} --regid={user.gid} --groups={groups} --inh-caps=-all --",
+        ]
+    words += map(shlex.quote, wrap)
+    if carriers:
+        words.append(shlex.quote(tools.env))
+        words += [f"-u {name}" for name in carriers]
+        words += [f'"${name}"' for name in carriers]
+    return words

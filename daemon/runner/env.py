@@ -1,0 +1,199 @@
+"""What a task finds in its environment, and what `${…}` means in its definition. Pure.
+
+The rules are the peer's (golden: task-environment): the agent's own environment first, then the
+variables about the allocation, then those of the task. The agent's secrets, and what concerns
+only its own process, never reach a task; in that we differ.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from storage.records.allocation import AllocatedPort, Allocation
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.task import Task
+
+_REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+))\}", re.ASCII)
+_UNFIT = re.compile(r"[^A-Za-z0-9_]")
+
+# Names of the agent's variables that are ours or its service manager's business.
+_OWN = (
+    "STEWARD_",
+    "NOMAD_",
+    "VAULT_",
+    "BAO_",
+    "CONSUL_",
+    "LISTEN_",
+    "WATCHDOG_",
+    "NOTIFY_SOCKET",
+    "CREDENTIALS_DIRECTORY",
+    "INVOCATION_ID",
+    "JOURNAL_STREAM",
+    "MAINPID",
+    "SYSTEMD_EXEC_PID",
+    "_MEI",
+    "_PYI",
+    "PYTHON",
+)
+_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
+
+
+class Directories(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a task finds its directories, as it sees them."""
+
+    shared: str
+    local: str
+    secrets: str
+
+
+def passed_on(environment: Mapping[str, str], *, bundled: bool) -> dict[str, str]:
+    """Return what tasks get of the agent's environment.
+
+    A `bundled` agent runs with a library path of its own; tasks get back the one before it.
+    """
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(_OWN) and not _SECRET.search(name)
+    }
+    if bundled:
+        kept.pop("LD_LIBRARY_PATH", None)
+    original = kept.pop("LD_LIBRARY_PATH_ORIG", None)
+    if original is not None:
+        kept["LD_LIBRARY_PATH"] = original
+    return kept
+
+
+def node_values(node: Node, region: str) -> dict[str, str]:
+    """Return what can be referred to of a node, by the name of the reference."""
+    return {
+        **{f"attr.{name}": value for name, value in node.attributes.items()},
+        **{f"meta.{name}": value for name, value in node.meta.items()},
+        "node.unique.id": node.id,
+        "node.unique.name": node.name,
+        "node.datacenter": node.datacenter,
+        "node.class": node.node_class,
+        "node.pool": node.node_pool,
+        "node.region": region,
+    }
+
+
+def task_environment(
+    base: Mapping[str, str],
+    allocation: Allocation,
+    job: Job,
+    task: Task,
+    directories: Directories,
+    values: Mapping[str, str],
+    *,
+    parent_cgroup: str = "",
+) -> dict[str, str]:
+    """Return a task's environment. `values` are those of the node, `base` comes from the agent."""
+    environment = dict(base)
+    environment |= _about(allocation, job, task, directories)
+    environment["NOMAD_DC"] = values.get("node.datacenter", "")
+    environment["NOMAD_REGION"] = values.get("node.region", "")
+    if parent_cgroup:
+        environment["NOMAD_PARENT_CGROUP"] = parent_cgroup
+    environment |= _limits(allocation, task)
+    environment |= _meta(job, allocation, task)
+    for port in allocation.placement.resources.shared.ports or ():
+        environment |= _port(port)
+    known = dict(environment)
+    for name, value in (task.env or {}).items():
+        environment[name] = resolve(value, known, values)
+    return environment
+
+
+def _about(
+    allocation: Allocation, job: Job, task: Task, directories: Directories
+) -> dict[str, str]:
+    about = {
+        "NOMAD_ALLOC_DIR": directories.shared,
+        "NOMAD_TASK_DIR": directories.local,
+        "NOMAD_SECRETS_DIR": directories.secrets,
+        "NOMAD_ALLOC_ID": allocation.id,
+        "NOMAD_SHORT_ALLOC_ID": allocation.id[:8],
+        "NOMAD_ALLOC_NAME": allocation.name,
+        "NOMAD_ALLOC_INDEX": str(allocation.index),
+        "NOMAD_TASK_NAME": task.name,
+        "NOMAD_GROUP_NAME": allocation.task_group,
+        "NOMAD_JOB_ID": job.id,
+        "NOMAD_JOB_NAME": job.name,
+        "NOMAD_NAMESPACE": allocation.namespace,
+    }
+    if job.parent_id:
+        about["NOMAD_JOB_PARENT_ID"] = job.parent_id
+    return about
+
+
+def _limits(allocation: Allocation, task: Task) -> dict[str, str]:
+    held = allocation.placement.resources.tasks.get(task.name)
+    if held is None:
+        return {}
+    limits = {
+        "NOMAD_CPU_LIMIT": str(held.cpu.cpu_shares),
+        "NOMAD_CPU_CORES": ",".join(map(str, held.cpu.reserved_cores or ())),
+        "NOMAD_MEMORY_LIMIT": str(held.memory.memory_mb),
+    }
+    if held.memory.memory_max_mb:
+        limits["NOMAD_MEMORY_MAX_LIMIT"] = str(held.memory.memory_max_mb)
+    return limits
+
+
+def _meta(job: Job, allocation: Allocation, task: Task) -> dict[str, str]:
+    """Return the meta data of job, group and task, under its names as they are and in capitals."""
+    group = job.group(allocation.task_group)
+    merged = {**(job.meta or {}), **((group and group.meta) or {}), **(task.meta or {})}
+    meta: dict[str, str] = {}
+    for key, value in merged.items():
+        name = _UNFIT.sub("_", key)
+        meta[f"NOMAD_META_{name.upper()}"] = value
+        meta[f"NOMAD_META_{name}"] = value
+    return meta
+
+
+def _port(port: AllocatedPort) -> dict[str, str]:
+    label = _UNFIT.sub("_", port.label)
+    host = f"[{port.host_ip}]" if ":" in port.host_ip else port.host_ip
+    address, inside = f"{host}:{port.value}", str(port.to if port.to > 0 else port.value)
+    return {
+        f"NOMAD_ADDR_{label}": address,
+        f"NOMAD_HOST_ADDR_{label}": address,
+        f"NOMAD_IP_{label}": port.host_ip,
+        f"NOMAD_HOST_IP_{label}": port.host_ip,
+        f"NOMAD_PORT_{label}": inside,
+        f"NOMAD_ALLOC_PORT_{label}": inside,
+        f"NOMAD_HOST_PORT_{label}": str(port.value),
+    }
+
+
+def resolve(text: str, environment: Mapping[str, str], values: Mapping[str, str]) -> str:
+    """Return a text with its references filled in; one that means nothing here stays as it is.
+
+    `${X}` and `${env["X"]}` are variables, `${attr.x}`, `${meta.x}` and `${node.x}` the node's.
+    """
+
+    def replace(match: re.Match[str]) -> str:
+        variable, name = match.groups()
+        if variable is not None:
+            return environment.get(variable, match[0])
+        found = environment.get(name)
+        return found if found is not None else values.get(name, match[0])
+
+    return _REFERENCE.sub(replace, text)
+
+
+def resolve_config(
+    config: object, environment: Mapping[str, str], values: Mapping[str, str]
+) -> object:
+    """Return the block that a task gives its driver, with the references in all texts filled in."""
+    if isinstance(config, str):
+        return resolve(config, environment, values)
+    if isinstance(config, list):
+        return [resolve_config(one, environment, values) for one in config]
+    if isinstance(config, dict):
+        return {str(name): resolve_config(one, environment, values) for name, one in config.items()}
+    return config

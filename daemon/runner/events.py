@@ -1,0 +1,248 @@
+"""What happened to a task, in the exact words of the peer (golden: task-events). Pure.
+
+A detail stands in a field of its own and, as text, in `details`; clients read either. `now` is
+nanoseconds since the epoch, spans are nanoseconds.
+"""
+
+from daemon.runner.drivers.driver import Exit
+from daemon.runner.restarts import WITHIN_POLICY
+from storage.records import durations
+from storage.records.allocation import TaskEvent
+
+RESTARTING = "Restarting"
+
+
+BY_USER = "User requested task to restart"
+
+
+def received(now: int) -> TaskEvent:
+    """Return: the runner knows of the task."""
+    return TaskEvent(type="Received", time=now, display_message="Task received by client")
+
+
+def task_setup(now: int) -> TaskEvent:
+    """Return: the task's directory is being made."""
+    return _with_message("Task Setup", now, "Building Task Directory")
+
+
+def started(now: int) -> TaskEvent:
+    """Return: the task runs."""
+    return TaskEvent(type="Started", time=now, display_message="Task started by client")
+
+
+def setup_failure(now: int, error: str) -> TaskEvent:
+    """Return: what the task needs could not be made ready."""
+    return TaskEvent(
+        type="Setup Failure",
+        time=now,
+        display_message=error,
+        setup_error=error,
+        details={"setup_error": error},
+    )
+
+
+def driver_failure(now: int, error: str) -> TaskEvent:
+    """Return: the driver could not start the task."""
+    return TaskEvent(
+        type="Driver Failure",
+        time=now,
+        display_message=error,
+        driver_error=error,
+        details={"driver_error": error},
+    )
+
+
+def failed_validation(now: int, error: str) -> TaskEvent:
+    """Return: the block that the task gives its driver is wrong."""
+    return TaskEvent(
+        type="Failed Validation",
+        time=now,
+        display_message=error,
+        validation_error=error,
+        details={"validation_error": error},
+    )
+
+
+def terminated(now: int, end: Exit) -> TaskEvent:
+    """Return: the task has ended."""
+    parts = [f"Exit Code: {end.code}"]
+    if end.signal:
+        parts.append(f"Signal: {end.signal}")
+    details = {
+        "exit_code": str(end.code),
+        "signal": str(end.signal),
+        "oom_killed": "true" if end.oom_killed else "false",
+    }
+    if end.message:
+        parts.append(f'Exit Message: "{end.message}"')
+        details["exit_message"] = end.message
+    return TaskEvent(
+        type="Terminated",
+        time=now,
+        display_message=", ".join(parts),
+        message=end.message,
+        exit_code=end.code,
+        signal=end.signal,
+        details=details,
+    )
+
+
+def restarting(now: int, reason: str, delay: int) -> TaskEvent:
+    """Return: the task will be started again after a delay."""
+    text = f"Task restarting in {durations.text(delay)}"
+    return TaskEvent(
+        type=RESTARTING,
+        time=now,
+        display_message=text if reason in {"", WITHIN_POLICY} else f"{reason} - {text}",
+        restart_reason=reason,
+        start_delay=delay,
+        details={"restart_reason": reason, "start_delay": str(delay)},
+    )
+
+
+def not_restarting(now: int, reason: str) -> TaskEvent:
+    """Return: the task has failed for good."""
+    return TaskEvent(
+        type="Not Restarting",
+        time=now,
+        display_message=reason,
+        restart_reason=reason,
+        fails_task=True,
+        details={"restart_reason": reason, "fails_task": "true"},
+    )
+
+
+def restart_signaled(now: int, reason: str) -> TaskEvent:
+    """Return: somebody wants the task to be started again."""
+    return TaskEvent(
+        type="Restart Signaled",
+        time=now,
+        display_message=reason,
+        restart_reason=reason,
+        details={"restart_reason": reason},
+    )
+
+
+def signaling(now: int, name: str) -> TaskEvent:
+    """Return: the task gets a signal, by the name that was given."""
+    return TaskEvent(
+        type="Signaling",
+        time=now,
+        display_message="Task being sent a signal",
+        details={"signal": name},
+    )
+
+
+def killing(now: int, timeout: int) -> TaskEvent:
+    """Return: the task is asked to end, and made to after a while."""
+    span = durations.text(timeout)
+    return TaskEvent(
+        type="Killing",
+        time=now,
+        display_message=f"Sent interrupt. Waiting {span} before force killing",
+        kill_timeout=timeout,
+        details={"kill_timeout": span},
+    )
+
+
+def killed(now: int, error: str = "") -> TaskEvent:
+    """Return: the task was ended; `error` says what of it could not be."""
+    return TaskEvent(
+        type="Killed",
+        time=now,
+        display_message=error or "Task successfully killed",
+        kill_error=error,
+        details={"kill_error": error} if error else {},
+    )
+
+
+def waiting_for_shutdown(now: int, delay: int) -> TaskEvent:
+    """Return: the task goes on for its shutdown delay."""
+    span = durations.text(delay)
+    return TaskEvent(
+        type="Waiting for shutdown delay",
+        time=now,
+        display_message=f"Waiting for shutdown_delay of {span} before killing the task.",
+    )
+
+
+def skipping_shutdown(now: int, delay: int) -> TaskEvent:
+    """Return: the task does not get its shutdown delay."""
+    span = durations.text(delay)
+    return TaskEvent(
+        type="Skipping shutdown delay",
+        time=now,
+        display_message=f"Skipping shutdown_delay of {span} before killing the task.",
+    )
+
+
+def sibling_failed(now: int, sibling: str) -> TaskEvent:
+    """Return: the task goes because another one of its group has failed."""
+    return TaskEvent(
+        type="Sibling Task Failed",
+        time=now,
+        display_message=f'Task\'s sibling "{sibling}" failed',
+        failed_sibling=sibling,
+        details={"failed_sibling": sibling},
+    )
+
+
+def leader_dead(now: int) -> TaskEvent:
+    """Return: the task goes because the leader of its group has ended."""
+    return TaskEvent(type="Leader Task Dead", time=now, display_message="Leader Task in Group dead")
+
+
+def mains_dead(now: int) -> TaskEvent:
+    """Return: the task goes because the tasks it accompanied have ended."""
+    return TaskEvent(
+        type="Main Tasks Dead", time=now, display_message="Main tasks in the group died"
+    )
+
+
+def overtime(now: int, longest: int) -> TaskEvent:
+    """Return: the task goes because its allocation has run for as long as it may."""
+    span = durations.text(longest)
+    return TaskEvent(
+        type="Max Run Duration Exceeded",
+        time=now,
+        display_message=f"The allocation has run for {span}, which is as long as it may",
+        details={"max_run_duration": span},
+    )
+
+
+def unhealthy(now: int, reason: str) -> TaskEvent:
+    """Return: a deployment counts the allocation as unhealthy, because of this task."""
+    return _with_message("Alloc Unhealthy", now, reason)
+
+
+def downloading(now: int) -> TaskEvent:
+    """Return: what the task brings along is being fetched."""
+    return TaskEvent(
+        type="Downloading Artifacts", time=now, display_message="Client is downloading artifacts"
+    )
+
+
+def download_failed(now: int, reason: str) -> TaskEvent:
+    """Return: something that the task brings along could not be had."""
+    return TaskEvent(
+        type="Failed Artifact Download",
+        time=now,
+        display_message=reason,
+        download_error=reason,
+        details={"download_error": reason},
+    )
+
+
+def hook_failed(now: int, reason: str) -> TaskEvent:
+    """Return: something beside the task could not be done for it."""
+    return _with_message("Task hook failed", now, reason)
+
+
+def _with_message(kind: str, now: int, message: str) -> TaskEvent:
+    return TaskEvent(
+        type=kind,
+        time=now,
+        display_message=message,
+        message=message,
+        details={"message": message},
+    )

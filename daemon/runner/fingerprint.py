@@ -1,0 +1,237 @@
+"""What this machine is and has, under the names that job files ask for.
+
+`Config` may overrule CPU, memory and disk. Names that begin with `unique.` are of this machine
+alone; all others, with class, datacenter and meta data, make up the class of nodes it belongs to.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import signal
+import socket
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from daemon.config import Config
+from daemon.runner.drivers.driver import Driver
+from daemon.version import VERSION
+from storage.records.node import (
+    DriverInfo,
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeMemory,
+    NodeNetwork,
+    NodeResources,
+    NodeStatus,
+)
+from storage.records.times import rfc3339
+
+# The version of the peer whose jobs API this is: job files ask for it.
+PEER_VERSION = "2.0.6"
+
+_MEGABYTE = 1024 * 1024
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+_FALLBACK_MHZ = 1000.0  # where the machine does not say how fast it is, as the peer assumes
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+_GET_MASK = 0x891B  # SIOCGIFNETMASK
+_LINK_MBITS = 1000
+
+
+class CPU(msgspec.Struct, frozen=True):
+    """The processors: their numbers, MHz of one of them, and its name."""
+
+    cores: list[int]
+    mhz: float
+    model: str
+
+    @property
+    def total(self) -> int:
+        """Return the MHz of all together."""
+        return int(len(self.cores) * self.mhz)
+
+
+def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node:
+    """Return this machine as a node that is ready. Its id and history are the caller's to add."""
+    cpu = find_cpu(Path("/proc/cpuinfo").read_text(), sorted(os.sched_getaffinity(0)))
+    memory = memory_bytes(Path("/proc/meminfo").read_text())
+    disk = os.statvfs(config.data_dir)
+    network = find_network(loopback=config.dev)
+    found = {name: driver.fingerprint() for name, driver in drivers.items()}
+    shares = config.cpu_total_mhz or cpu.total
+    attributes = {
+        **_system(),
+        **_cpu(cpu, shares),
+        "memory.totalbytes": str(memory),
+        "unique.hostname": config.node_name,
+        "unique.network.ip-address": network.ip,
+        "unique.storage.volume": volume(Path("/proc/self/mountinfo").read_text(), config.data_dir),
+        "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
+        "unique.storage.bytesfree": str(disk.f_bavail * disk.f_frsize),
+        "nomad.version": PEER_VERSION,
+        "nomad.service_discovery": "true",
+        "steward.version": VERSION,
+    }
+    for name, said in found.items():
+        if not said.trouble:
+            attributes |= {**said.attributes, f"driver.{name}": "1"}
+    node = Node(
+        id="",
+        name=config.node_name,
+        datacenter=config.datacenter,
+        node_class=config.node_class,
+        node_pool=config.node_pool,
+        http_addr=config.address.removeprefix("http://"),
+        attributes=attributes,
+        meta=dict(config.node_meta),
+        node_resources=NodeResources(
+            cpu=NodeCPU(
+                cpu_shares=shares,
+                total_cpu_cores=len(cpu.cores),
+                reservable_cpu_cores=cpu.cores,
+            ),
+            memory=NodeMemory(memory_mb=config.memory_total_mb or memory // _MEGABYTE),
+            disk=NodeDisk(
+                disk_mb=config.disk_total_mb or disk.f_blocks * disk.f_frsize // _MEGABYTE
+            ),
+            networks=[network],
+        ),
+        drivers={
+            name: DriverInfo(
+                attributes=said.attributes or None,
+                detected=not said.trouble,
+                healthy=not said.trouble,
+                health_description=said.trouble or "Healthy",
+                update_time=rfc3339(now),
+            )
+            for name, said in found.items()
+        },
+        status=NodeStatus.READY,
+    )
+    return msgspec.structs.replace(node, computed_class=computed_class(node))
+
+
+def computed_class(node: Node) -> str:
+    """Return a name that nodes share which cannot be told apart by what is not unique."""
+    common = {
+        "attributes": _common(node.attributes),
+        "meta": _common(node.meta),
+        "class": node.node_class,
+        "datacenter": node.datacenter,
+        "pool": node.node_pool,
+    }
+    digest = hashlib.blake2b(msgspec.json.encode(common, order="sorted"), digest_size=8).digest()
+    return f"v1:{int.from_bytes(digest, 'big')}"
+
+
+def _common(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if not name.startswith("unique.")}
+
+
+def _system() -> dict[str, str]:
+    release = _os_release()
+    return {
+        "os.signals": ",".join(_signals()),
+        "kernel.name": platform.system().lower(),
+        "kernel.version": platform.release(),
+        "kernel.arch": platform.machine(),
+        "os.name": release.get("ID", "linux"),
+        "os.version": release.get("VERSION_ID", ""),
+    }
+
+
+def _signals() -> list[str]:
+    """Return the names of the signals that a task can be sent, but for those without a meaning."""
+    return sorted(name for name in signal.Signals.__members__ if not name.startswith("SIGRT"))
+
+
+def _os_release() -> dict[str, str]:
+    try:
+        return platform.freedesktop_os_release()
+    except OSError:
+        return {}
+
+
+def _cpu(cpu: CPU, shares: int) -> dict[str, str]:
+    return {
+        "cpu.arch": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+        "cpu.modelname": cpu.model,
+        "cpu.frequency": str(int(cpu.mhz)),
+        "cpu.numcores": str(len(cpu.cores)),
+        "cpu.reservablecores": str(len(cpu.cores)),
+        "cpu.totalcompute": str(shares),
+        "cpu.usablecompute": str(shares),
+    }
+
+
+def find_cpu(cpuinfo: str, cores: list[int]) -> CPU:
+    """Return the processors that we may use, from the text of `/proc/cpuinfo`."""
+    values: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    mhz = _highest_mhz(cores) or float(values.get("cpu MHz") or 0) or _FALLBACK_MHZ
+    return CPU(cores, mhz, values.get("model name", ""))
+
+
+def _highest_mhz(cores: list[int]) -> float:
+    """Return what a core can do at most, which does not change with the load; 0 when unknown."""
+    speeds = []
+    for core in cores:
+        path = Path(f"/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq")
+        try:
+            speeds.append(int(path.read_text()) / 1000)
+        except (OSError, ValueError):
+            return 0.0
+    return sum(speeds) / len(speeds)
+
+
+def memory_bytes(meminfo: str) -> int:
+    """Return the memory of the machine, from the text of `/proc/meminfo`."""
+    line = next(line for line in meminfo.splitlines() if line.startswith("MemTotal:"))
+    return int(line.split()[1]) * 1024
+
+
+def volume(mountinfo: str, path: Path) -> str:
+    """Return the device or file system that holds a path, from the text of a `mountinfo`."""
+    best, source = "", ""
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        point = before.split()[4]
+        if path.is_relative_to(point) and len(point) >= len(best):
+            best, source = point, after.split()[1]
+    return source
+
+
+def find_network(*, loopback: bool) -> NodeNetwork:
+    """Return the address on which ports are held: that of the default route, or loopback."""
+    if not loopback:
+        device = default_device(Path("/proc/net/route").read_text())
+        if device and (network := _network(device)):
+            return network
+    return NodeNetwork(mode="host", device="lo", cidr="127.0.0.1/32", ip="127.0.0.1", mbits=1000)
+
+
+def default_device(routes: str) -> str:
+    """Return the device of the default route, from the text of `/proc/net/route`."""
+    for line in routes.splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == "00000000" and fields[7] == "00000000":
+            return fields[0]
+    return ""
+
+
+def _network(device: str) -> NodeNetwork | None:
+    request = struct.pack("256s", device.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answers = [fcntl.ioctl(probe, code, request) for code in (_GET_ADDRESS, _GET_MASK)]
+        except OSError:
+            return None
+    address, mask = (answer[20:24] for answer in answers)
+    ip, bits = socket.inet_ntoa(address), int.from_bytes(mask, "big").bit_count()
+    return NodeNetwork(mode="host", device=device, cidr=f"{ip}/{bits}", ip=ip, mbits=_LINK_MBITS)

@@ -1,0 +1,163 @@
+"""A small HTTP client: one request on one connection, with the parser that the server uses.
+
+A client library would cost more to import than most requests take, and connect where it likes. Here
+an address is looked up once and may be refused before anything connects to it, so that no name can
+lead elsewhere between the question and the connection.
+"""
+
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+import msgspec
+import trio
+
+_CHUNK = 64 * 1024
+_PORTS = {"http": 80, "https": 443}
+
+Permit = Callable[[str, int], None]
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+Header = tuple[str, str]
+
+
+class HTTPFailed(Exception):
+    """No answer, or none that can be understood; the words are for people."""
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The head of an answer, and its body as it arrives."""
+
+    status: int
+    headers: dict[str, str]  # names in small letters
+    body: AsyncIterator[bytes]
+
+
+def allow_all(address: str, port: int) -> None:
+    """Permit every address."""
+
+
+@asynccontextmanager
+async def ask(
+    url: str,
+    *,
+    method: str = "GET",
+    headers: Sequence[Header] = (),
+    body: bytes = b"",
+    verify: bool = True,
+    permit: Permit = allow_all,
+) -> AsyncIterator[Reply]:
+    """Send a request and give its answer while the block runs. Raises `HTTPFailed`.
+
+    `permit` raises what it likes for an address that must not be connected to.
+    """
+    target = _target(url)
+    try:
+        async with await _connect(target, permit, verify=verify) as stream:
+            protocol = h11.Connection(h11.CLIENT)
+            await stream.send_all(_request(protocol, target, method, headers, body))
+            head = await _head(stream, protocol)
+            async with aclosing(_body(stream, protocol)) as pieces:
+                yield Reply(head.status_code, _names(head), pieces)
+    except (OSError, trio.BrokenResourceError, h11.ProtocolError, UnicodeError) as error:
+        raise HTTPFailed(reason(error)) from error
+
+
+def _target(url: str) -> SplitResult:
+    try:
+        target = urlsplit(url)
+        port = target.port
+    except ValueError as error:
+        raise HTTPFailed(f"{url!r} is not an address: {error}") from error
+    if target.scheme not in _PORTS or not target.hostname or port == 0:
+        raise HTTPFailed(f"{url!r} is not an address that begins with http:// or https://")
+    return target
+
+
+async def _connect(target: SplitResult, permit: Permit, *, verify: bool) -> Stream:
+    host, port = target.hostname or "", target.port or _PORTS[target.scheme]
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    for address in addresses:
+        permit(address, port)
+    stream = await _first(addresses, port)
+    if target.scheme == "http":
+        return stream
+    context = ssl.create_default_context()
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+
+
+async def _first(addresses: list[str], port: int) -> trio.SocketStream:
+    """Connect to the first address that can be reached. Raises `OSError` of the last one."""
+    *others, last = addresses
+    for address in others:
+        try:
+            return await trio.open_tcp_stream(address, port)
+        except OSError:
+            continue
+    return await trio.open_tcp_stream(last, port)
+
+
+def _request(
+    protocol: h11.Connection,
+    target: SplitResult,
+    method: str,
+    headers: Sequence[Header],
+    body: bytes,
+) -> bytes:
+    given = {name.lower() for name, _ in headers}
+    usual = {
+        "host": target.netloc.rpartition("@")[2],
+        "user-agent": "steward",
+        "connection": "close",
+    }
+    if body:
+        usual["content-length"] = str(len(body))
+    path = f"{target.path or '/'}?{target.query}" if target.query else target.path or "/"
+    request = h11.Request(
+        method=method,
+        target=path,
+        headers=[*((name, text) for name, text in usual.items() if name not in given), *headers],
+    )
+    events: list[h11.Event] = [
+        request,
+        *([h11.Data(data=body)] if body else []),
+        h11.EndOfMessage(),
+    ]
+    return b"".join(protocol.send(event) or b"" for event in events)
+
+
+async def _head(stream: Stream, protocol: h11.Connection) -> h11.Response:
+    while True:
+        event = protocol.next_event()
+        if event is h11.NEED_DATA:
+            protocol.receive_data(bytes(await stream.receive_some(_CHUNK)))
+        elif isinstance(event, h11.Response):
+            return event
+        elif not isinstance(event, h11.InformationalResponse):
+            raise h11.RemoteProtocolError("the connection was closed before an answer came")
+
+
+async def _body(stream: Stream, protocol: h11.Connection) -> AsyncGenerator[bytes, None]:
+    while True:
+        event = protocol.next_event()
+        if event is h11.NEED_DATA:
+            protocol.receive_data(bytes(await stream.receive_some(_CHUNK)))
+        elif isinstance(event, h11.Data):
+            yield bytes(event.data)
+        else:
+            return
+
+
+def _names(head: h11.Response) -> dict[str, str]:
+    return {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in head.headers}
+
+
+def reason(error: BaseException) -> str:
+    """Return what went wrong, for people."""
+    cause = error.__cause__ or error
+    return str(cause) or type(cause).__name__

@@ -1,0 +1,183 @@
+"""What a task gets besides its command: what it brings along, and who it is.
+
+Artifacts come once for an allocation, however often the task is started; a mark in the
+allocation's directory says so, also to the next daemon. Identities are signed for each start.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import msgspec
+import trio
+
+from daemon.runner import events
+from daemon.runner.artifacts.fetch import FetchFailed, Order
+from daemon.runner.drivers.driver import Owner, StartFailed
+from daemon.runner.env import Directories, resolve_config, task_environment
+from daemon.runner.host import Host
+from daemon.runner.identities import Identities, Place
+from daemon.runner.instance import Instance
+from daemon.runner.restarts import Outcome
+from daemon.runner.taskdir import directories, is_fetched, note_fetched
+from storage.errors import Refused
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.group import TaskGroup
+from storage.records.task import Artifact, Service, Task
+from storage.records.times import nanoseconds
+
+_RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
+
+
+def places_of(host: Host, instance: Instance, task: Task) -> Directories:
+    """Return where a task finds its directories, as it sees them."""
+    directory = host.directory(instance.allocation.id)
+    driver = host.drivers.get(task.driver)
+    return driver.places(directory, task.name) if driver else directories(directory, task.name)
+
+
+def environment_of(host: Host, instance: Instance, task: Task) -> dict[str, str]:
+    """Return a task's environment."""
+    return task_environment(
+        host.environment,
+        instance.allocation,
+        instance.job,
+        task,
+        places_of(host, instance, task),
+        host.values,
+        parent_cgroup=host.parent_cgroup,
+    )
+
+
+def owner_of(host: Host, task: Task) -> Owner | None:
+    """Return whom the files of a task are to belong to; None: the daemon itself."""
+    driver = host.drivers.get(task.driver)
+    try:
+        return driver.owner(task.user) if driver else None
+    except StartFailed:  # there is no such user: the driver will say so
+        return None
+
+
+def services_of(group: TaskGroup, task: Task) -> list[Service]:
+    """Return the services of a task, and those of its group that are not another task's."""
+    shared = [one for one in group.services or () if one.task_name in ("", task.name)]
+    return [*shared, *(task.services or ())]
+
+
+class Provisions:
+    """What one task gets. `note` tells at once what happens, `tell` the task itself."""
+
+    def __init__(
+        self,
+        host: Host,
+        instance: Callable[[], Instance],
+        task: Task,
+        note: Callable[[TaskEvent], None],
+        tell: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self._host, self._instance, self._name = host, instance, task.name
+        self._note, self._tell = note, tell
+        self._root = host.directory(instance().allocation.id)
+        self._identities = Identities(
+            host.signer,
+            Place(host.issuer, host.values.get("node.region", ""), host.claims, host.values),
+            self._root,
+            task,
+            owner_of(host, task),
+            services_of(instance().group, task),
+        )
+
+    @property
+    def _task(self) -> Task:
+        return self._instance().group.task(self._name) or Task(name=self._name)
+
+    def environment(self) -> dict[str, str]:
+        """Return the task's environment, with what only it may know."""
+        instance, task = self._instance(), self._task
+        env = environment_of(self._host, instance, task) | self._identities.environment
+        places = places_of(self._host, instance, task)
+        if self._identities.wanted and places.secrets.startswith(self._root):
+            # Behind walls of its own the task would not find it.
+            env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
+        return env
+
+    # ---- before a start --------------------------------------------------------------------------
+
+    @property
+    def take_time(self) -> bool:
+        """Tell whether the task may have to wait for what it needs."""
+        return bool(self._task.artifacts)
+
+    async def bring(self) -> Outcome | None:
+        """Bring what the task needs; return how the attempt ended if that cannot be had."""
+        if (outcome := await self._fetch_artifacts()) is not None:
+            return outcome
+        instance = self._instance()
+        try:
+            self._identities.hand_over(instance.allocation, instance.job, self._now())
+        except (Refused, OSError) as error:
+            self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            return Outcome.UNRECOVERABLE
+        return None
+
+    async def _fetch_artifacts(self) -> Outcome | None:
+        task, root = self._task, self._root
+        if not task.artifacts or is_fetched(root, task.name):
+            return None
+        self._note(events.downloading(self._now()))
+        env = self.environment()
+        try:
+            for artifact in task.artifacts:
+                await self._host.fetcher.fetch(self._order(artifact, env))
+        except FetchFailed as error:
+            self._note(events.download_failed(self._now(), str(error)))
+            return Outcome.FAILED if error.recoverable else Outcome.UNRECOVERABLE
+        note_fetched(root, task.name)
+        return None
+
+    def _order(self, artifact: Artifact, env: Mapping[str, str]) -> Order:
+        host, task = self._host, self._task
+        filled = resolve_config(msgspec.to_builtins(artifact), env, host.values)
+        return Order(
+            artifact=msgspec.convert(filled, Artifact),
+            root=self._root,
+            base=task.name,
+            places=places_of(host, self._instance(), task),
+            owner=owner_of(host, task) if artifact.chown else None,
+        )
+
+    # ---- while it runs ---------------------------------------------------------------------------
+
+    @property
+    def may_change(self) -> bool:
+        """Tell whether something that the task was given may have to be given anew."""
+        return self._identities.next_renewal() is not None
+
+    def recall(self, started_at: str) -> None:
+        """Go on with what an earlier daemon has given to the task."""
+        instance = self._instance()
+        began = nanoseconds(started_at) if started_at else self._now()
+        try:
+            self._identities.recall(instance.allocation, instance.job, began, self._now())
+        except (Refused, OSError) as error:
+            self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+
+    async def tend(self) -> None:
+        """Give anew what ends or changes, and tell the task of it, until cancelled."""
+        await self._renew_identities()
+
+    async def _renew_identities(self) -> None:
+        """Make a new token whenever one is at half of its life."""
+        while (due := self._identities.next_renewal()) is not None:
+            await trio.sleep(max(0, due - self._now()) / SECOND)
+            instance = self._instance()
+            try:
+                renewed = self._identities.renew(instance.allocation, instance.job, self._now())
+            except (Refused, OSError) as error:
+                self._note(events.setup_failure(self._now(), f"no new identity: {error}"))
+                await trio.sleep(_RENEW_AGAIN)
+                continue
+            for identity in renewed:
+                await self._tell(identity.change_mode, identity.change_signal)
+
+    def _now(self) -> int:
+        return self._host.clock.now()

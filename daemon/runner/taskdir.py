@@ -1,0 +1,143 @@
+"""The directories of an allocation: made, filled with the payload, and removed.
+
+    <allocation>/            the owner's: others may pass, not look
+        alloc/               shared by its tasks: data, logs, tmp
+        <task>/              local, secrets, private, tmp
+        .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
+        .fetched.<task>      says that what the task brings along has been fetched
+        .logs/               what was moved out of a log, where that is necessary
+
+What tasks may write to is open to all, as their users differ (golden: client-files-logs); what
+lies above it is not. Shared directories are sticky: no task can put another thing in the place of
+what the daemon, or another user's task, has made there.
+"""
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from daemon.runner.env import Directories
+from storage.errors import Invalid
+
+SHARED = "alloc"
+SECRETS = "secrets"
+PRIVATE = "private"
+CLAIM = ".claim."
+_FETCHED = ".fetched."
+MOVED = ".logs"
+_OPEN = 0o777
+_STICKY = 0o1777
+_ABOVE = 0o711
+_SHARED_TREE = (("", _STICKY), ("/data", _OPEN), ("/logs", _STICKY), ("/tmp", _STICKY))  # noqa: S108  # a name, not a place
+_TASK_TREE = (
+    ("", _OPEN),
+    ("/local", _OPEN),
+    (f"/{SECRETS}", _OPEN),
+    (f"/{PRIVATE}", _OPEN),
+    ("/tmp", _STICKY),  # noqa: S108
+)
+
+
+def directories(root: str, task: str) -> Directories:
+    """Return where a task of an allocation finds its directories."""
+    return Directories(
+        shared=f"{root}/{SHARED}", local=f"{root}/{task}/local", secrets=f"{root}/{task}/{SECRETS}"
+    )
+
+
+def make_root(alloc_dir: Path) -> None:
+    """Make the directory of all allocations; tasks of other users can pass through to their own.
+
+    Pass, not look: what else lies in the directory above it has modes of its own.
+    """
+    alloc_dir.mkdir(parents=True, exist_ok=True)
+    alloc_dir.chmod(_ABOVE)
+    if os.geteuid() == 0:  # otherwise there are no other users
+        above = alloc_dir.parent
+        above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def exists(root: str) -> bool:
+    """Tell whether an allocation has a directory."""
+    return os.path.isdir(root)
+
+
+def make_shared(root: str) -> None:
+    """Make the directory of an allocation, and what its tasks share. Raises `OSError`."""
+    try:
+        _make(root, _ABOVE)
+    except FileNotFoundError:  # somebody has removed the directory of all allocations
+        make_root(Path(root).parent)
+        _make(root, _ABOVE)
+    for name, mode in _SHARED_TREE:
+        _make(f"{root}/{SHARED}{name}", mode)
+
+
+def make_task(root: str, task: str) -> None:
+    """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`."""
+    if task in {"", SHARED} or task.startswith(".") or "/" in task or "\0" in task:
+        raise Invalid(f"task name {task!r} cannot be the name of a directory")
+    for name, mode in _TASK_TREE:
+        _make(f"{root}/{task}{name}", mode)
+
+
+def _make(path: str, mode: int) -> None:
+    """Make a directory with exactly this mode, whatever the daemon's mask; one that is there stays."""
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        return
+    os.chmod(path, mode, follow_symlinks=True)
+
+
+def write_payload(root: str, task: str, file: str, payload: bytes) -> None:
+    """Write a dispatch's payload into the task's local directory, unless it is there.
+
+    Raises `Invalid` when the name leads out of it, or `OSError`.
+    """
+    local = f"{root}/{task}/local"
+    path = os.path.normpath(f"{local}/{file}")
+    if not path.startswith(f"{local}/"):
+        raise Invalid(f"payload file {file!r} is outside of the task's local directory")
+    if os.path.lexists(path):
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    unfinished = f"{path}.unfinished"
+    with open(unfinished, "wb") as target:
+        target.write(payload)
+    os.chmod(unfinished, 0o644)
+    os.rename(unfinished, path)
+
+
+def remove(root: str) -> None:
+    """Remove the directory of an allocation, also where a task has locked its owner out."""
+    shutil.rmtree(root, ignore_errors=True)
+    if not os.path.lexists(root):
+        return
+    for folder, names, _ in os.walk(root):
+        for path in (folder, *(f"{folder}/{name}" for name in names)):
+            with suppress(OSError):  # another sweep may have removed it meanwhile
+                if not os.path.islink(path):
+                    os.chmod(path, stat.S_IRWXU)
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def present(alloc_dir: Path) -> list[str]:
+    """Return the ids of the allocations that have a directory."""
+    try:
+        entries = list(os.scandir(alloc_dir))
+    except FileNotFoundError:  # somebody has removed it; it is made again when it is needed
+        return []
+    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def is_fetched(root: str, task: str) -> bool:
+    """Tell whether everything that a task brings along has been fetched."""
+    return os.path.lexists(f"{root}/{_FETCHED}{task}")
+
+
+def note_fetched(root: str, task: str) -> None:
+    """Remember that everything that a task brings along has been fetched."""
+    Path(f"{root}/{_FETCHED}{task}").touch(mode=0o600)

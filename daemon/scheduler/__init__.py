@@ -1,0 +1,1 @@
+"""The decision: a pure function from what is, and what is wanted, to what shall change."""

@@ -1,0 +1,165 @@
+"""Conditions on a node: what their targets stand for, and when their operators hold.
+
+Targets are `${node...}`, `${attr...}`, `${meta...}`, or plain text that stands for itself.
+Something a node does not have meets no condition but `is_not_set` and `!=`. A condition that
+cannot be read (an unknown operator, a broken version or pattern) is never met: the job waits,
+and the counts of its evaluation name the condition.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+
+from daemon.matching import regexp, versions
+from storage.errors import Invalid
+from storage.records.node import Node
+from storage.records.scope import Affinity, Constraint
+
+DISTINCT_HOSTS = "distinct_hosts"
+DISTINCT_PROPERTY = "distinct_property"
+
+# A target with one of these differs from node to node of the same class.
+_UNIQUE = ("${unique.", "${node.unique.", "${attr.unique.", "${meta.unique.")
+
+
+def resolve(target: str, node: Node, region: str) -> str | None:
+    """Return what a target stands for on this node; None when the node has no such thing.
+
+    All nodes are in one region, that of the jobs, so a node does not say which.
+    """
+    if not target.startswith("${"):
+        return target
+    scope, _, key = target[2:].removesuffix("}").partition(".")
+    match scope:
+        case "attr":
+            return node.attributes.get(key)
+        case "meta":
+            return node.meta.get(key)
+        case "node":
+            return region if key == "region" else _of_node(key, node)
+        case _:
+            return None
+
+
+def _of_node(key: str, node: Node) -> str | None:
+    match key:
+        case "unique.id":
+            return node.id
+        case "unique.name":
+            return node.name
+        case "datacenter":
+            return node.datacenter
+        case "class":
+            return node.node_class
+        case "pool":
+            return node.node_pool
+        case _:
+            return None
+
+
+def holds(condition: Constraint | Affinity, node: Node, region: str) -> bool:
+    """Tell whether a node meets a condition that concerns it alone."""
+    left = resolve(condition.l_target, node, region)
+    right = resolve(condition.r_target, node, region)
+    return compare(condition.operand, left, right)
+
+
+def compare(operand: str, left: str | None, right: str | None) -> bool:
+    """Tell whether two values, None for absent ones, stand in the relation of an operator."""
+    match operand:
+        case "distinct_hosts" | "distinct_property":
+            return True  # these look at more than one node: see `feasible` and `spread`
+        case "is_set":
+            return left is not None
+        case "is_not_set":
+            return left is None
+        case "!=" | "not":
+            return (left or "") != (right or "")
+    relation = _RELATIONS.get(operand)
+    return relation is not None and left is not None and right is not None and relation(left, right)
+
+
+def text_of(constraint: Constraint) -> str:
+    """Return a constraint as the counts of an evaluation name it (golden: blocked-evaluation)."""
+    return f"{constraint.l_target} {constraint.operand} {constraint.r_target}"
+
+
+def escapes(constraints: Iterable[Constraint]) -> bool:
+    """Tell whether constraints set nodes of one class apart."""
+    return any(
+        target.startswith(_UNIQUE)
+        for constraint in constraints
+        for target in (constraint.l_target, constraint.r_target)
+    )
+
+
+# ---- relations ---------------------------------------------------------------------------------
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
+
+
+def _ordered(*signs: int) -> Callable[[str, str], bool]:
+    """Return the relation that holds when the order of two values is one of these signs.
+
+    Numbers are ordered as numbers, everything else as text.
+    """
+    return lambda left, right: _order(left, right) in signs
+
+
+def _order(left: str, right: str) -> int:
+    if _WHOLE.fullmatch(left) and _WHOLE.fullmatch(right):
+        return _sign(int(left) - int(right))
+    if _DECIMAL.fullmatch(left) and _DECIMAL.fullmatch(right):
+        return _sign(float(left) - float(right))
+    return (left > right) - (left < right)
+
+
+def _sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+def _version(dialect: versions.Dialect) -> Callable[[str, str], bool]:
+    def check(left: str, right: str) -> bool:
+        try:
+            return versions.satisfies(left, right, dialect)
+        except Invalid:
+            return False
+
+    return check
+
+
+def _regexp(left: str, right: str) -> bool:
+    try:
+        return regexp.search(right, left)
+    except Invalid:
+        return False
+
+
+def _items(text: str) -> set[str]:
+    return {item.strip() for item in text.split(",")}
+
+
+def _contains_all(left: str, right: str) -> bool:
+    return _items(right) <= _items(left)
+
+
+def _contains_any(left: str, right: str) -> bool:
+    return not _items(right).isdisjoint(_items(left))
+
+
+_RELATIONS: dict[str, Callable[[str, str], bool]] = {
+    "=": operator.eq,
+    "==": operator.eq,
+    "is": operator.eq,
+    "<": _ordered(-1),
+    "<=": _ordered(-1, 0),
+    ">": _ordered(1),
+    ">=": _ordered(0, 1),
+    "regexp": _regexp,
+    "version": _version(versions.Dialect.VERSION),
+    "semver": _version(versions.Dialect.SEMVER),
+    "set_contains": _contains_all,
+    "set_contains_all": _contains_all,
+    "set_contains_any": _contains_any,
+}

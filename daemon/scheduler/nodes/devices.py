@@ -1,0 +1,150 @@
+"""Devices: which of a node's suit a request, and which of these are free.
+
+A node lists its devices by kind, each with a vendor, a type, a name, attributes and instances.
+A request names a type, `vendor/type` or `vendor/type/name`; all instances of one request are
+of one kind.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
+
+from daemon.scheduler.nodes.constraints import compare
+from storage.records.allocation import AllocatedDevice
+from storage.records.base import Record
+from storage.records.node import Node
+from storage.records.scope import Affinity, Constraint
+from storage.records.task import Device
+
+
+class DeviceInstance(Record, frozen=True, kw_only=True):
+    """One device that can be given to a task."""
+
+    id: str
+    healthy: bool = True
+
+
+class DeviceKind(Record, frozen=True, kw_only=True):
+    """Devices of a node that are all the same."""
+
+    vendor: str = ""
+    type: str = ""
+    name: str = ""
+    attributes: dict[str, object] | None = None
+    instances: list[DeviceInstance] | None = None
+
+    def usable(self, taken: Collection[str]) -> list[str]:
+        """Return the ids of instances that work and are not taken, in order."""
+        return sorted(
+            instance.id
+            for instance in self.instances or ()
+            if instance.healthy and instance.id not in taken
+        )
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """Instances chosen for a request, and how well they suit: the sum of weights that hold."""
+
+    kind: DeviceKind
+    ids: list[str]
+    score: float
+
+    def record(self) -> AllocatedDevice:
+        """Return what an allocation says of the devices that it holds."""
+        return AllocatedDevice(
+            vendor=self.kind.vendor,
+            type=self.kind.type,
+            name=self.kind.name,
+            device_ids=self.ids,
+        )
+
+
+def kinds_of(node: Node) -> list[DeviceKind]:
+    """Return what devices a node has."""
+    return msgspec.convert(node.node_resources.devices or [], list[DeviceKind])
+
+
+def has_all(node: Node, requests: Collection[Device]) -> bool:
+    """Tell whether a node could serve all requests if nothing else ran there."""
+    return choose(kinds_of(node), requests, frozenset()) is not None
+
+
+def choose(
+    kinds: Collection[DeviceKind], requests: Collection[Device], taken: Collection[str]
+) -> list[Offer] | None:
+    """Return free instances for each request, best kind first; None when there are too few."""
+    offers: list[Offer] = []
+    gone = set(taken)
+    for request in requests:
+        offer = _offer(kinds, request, gone)
+        if offer is None:
+            return None
+        offers.append(offer)
+        gone.update(offer.ids)
+    return offers
+
+
+def _offer(kinds: Collection[DeviceKind], request: Device, taken: Collection[str]) -> Offer | None:
+    possible = [
+        Offer(kind, kind.usable(taken)[: request.count], _score(kind, request))
+        for kind in kinds
+        if _suits(kind, request)
+    ]
+    full = [offer for offer in possible if len(offer.ids) == request.count]
+    return max(full, key=lambda offer: offer.score, default=None)
+
+
+def _suits(kind: DeviceKind, request: Device) -> bool:
+    names = request.name.split("/")
+    known = {
+        1: [kind.type],
+        2: [kind.vendor, kind.type],
+        3: [kind.vendor, kind.type, kind.name],
+    }
+    return known.get(len(names)) == names and all(
+        _holds(constraint, kind) for constraint in request.constraints or ()
+    )
+
+
+def _score(kind: DeviceKind, request: Device) -> float:
+    return sum(affinity.weight for affinity in request.affinities or () if _holds(affinity, kind))
+
+
+def weights_of(requests: Collection[Device]) -> float:
+    """Return the most that affinities of these requests can add up to, in absolute terms."""
+    return sum(
+        abs(affinity.weight) for request in requests for affinity in request.affinities or ()
+    )
+
+
+def _holds(condition: Constraint | Affinity, kind: DeviceKind) -> bool:
+    left, right = _resolve(condition.l_target, kind), _resolve(condition.r_target, kind)
+    return compare(condition.operand, left, right)
+
+
+def _resolve(target: str, kind: DeviceKind) -> str | None:
+    if not target.startswith("${"):
+        return target
+    match target[2:].removesuffix("}").split(".", 2):
+        case ["device", "vendor"]:
+            return kind.vendor
+        case ["device", "type"]:
+            return kind.type
+        case ["device", "model"]:
+            return kind.name
+        case ["device", "ids"]:
+            return ",".join(instance.id for instance in kind.instances or ())
+        case ["device", "attr", name]:
+            return next(_values((kind.attributes or {}).get(name)), None)
+        case _:
+            return None
+
+
+def _values(attribute: object) -> Iterator[str]:
+    """Yield the value of an attribute, plain or as `{"Int": 8, "Unit": "GiB"}`."""
+    if isinstance(attribute, Mapping):
+        for form in ("String", "Int", "Float", "Bool"):
+            if attribute.get(form) is not None:
+                yield from _values(attribute[form])
+    elif attribute is not None:
+        yield str(attribute).lower() if isinstance(attribute, bool) else str(attribute)

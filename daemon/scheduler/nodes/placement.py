@@ -1,0 +1,384 @@
+"""Placement: finds a node for one allocation after another, and says why it found none.
+
+A `Placer` holds the nodes as the plan leaves them so far. The counts it keeps for each
+allocation, and for each group that did not find a place, are those that evaluations, plans and
+allocations show (golden: blocked-evaluation, plan, evaluations-allocations).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from daemon.scheduler.nodes import feasible, fit, rank, spread
+from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS
+from daemon.scheduler.state import ClusterState
+from storage.records.allocation import (
+    Allocation,
+    Client,
+    ClientStatus,
+    DeploymentHealth,
+    Desired,
+    DesiredStatus,
+    Placement,
+    RescheduleTracker,
+)
+from storage.records.evaluation import Evaluation, NodeScore, PlacementMetric
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.task import Resources
+
+_SHOWN_SCORES = 5  # nodes, best first, as the peer keeps
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One allocation that is wanted, and what it takes the place of."""
+
+    job: Job
+    group: TaskGroup
+    name: str
+    previous: Allocation | None = None
+    tracker: RescheduleTracker | None = None
+    deployment_id: str = ""
+    canary: bool = False
+
+
+class _Tally:
+    """Counts what a look at the nodes found."""
+
+    def __init__(self) -> None:
+        self.evaluated = 0
+        self.filtered: Counter[str] = Counter()
+        self.exhausted: Counter[str] = Counter()
+        self._class_filtered: Counter[str] = Counter()
+        self._class_exhausted: Counter[str] = Counter()
+
+    def filter(self, node: Node, reason: str) -> None:
+        self.filtered[reason] += 1
+        if node.node_class:
+            self._class_filtered[node.node_class] += 1
+
+    def exhaust(self, node: Node, dimension: str) -> None:
+        self.exhausted[dimension] += 1
+        if node.node_class:
+            self._class_exhausted[node.node_class] += 1
+
+    def metric(self, scope: "_Scope", ranked: "_Ranked") -> PlacementMetric:
+        best = sorted(ranked, key=lambda one: -one[0].mean)[:_SHOWN_SCORES]
+        return PlacementMetric(
+            nodes_evaluated=self.evaluated,
+            nodes_filtered=self.filtered.total(),
+            nodes_in_pool=len(scope.rooms),
+            nodes_available=scope.available,
+            node_pool=scope.pool,
+            class_filtered=dict(self._class_filtered) or None,
+            constraint_filtered=dict(self.filtered) or None,
+            nodes_exhausted=self.exhausted.total(),
+            class_exhausted=dict(self._class_exhausted) or None,
+            dimension_exhausted=dict(self.exhausted) or None,
+            score_meta_data=[
+                NodeScore(node_id=room.node.id, norm_score=scores.mean, scores=scores.by_name)
+                for scores, room in best
+            ]
+            or None,
+        )
+
+
+_Ranked = list[tuple[rank.Scores, fit.Room]]
+
+
+class _Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """The nodes that one version of the job may use now."""
+
+    rooms: list[fit.Room]
+    available: Mapping[str, int]  # by datacenter
+    pool: str
+
+
+class _Search(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same in every search for a node for one group."""
+
+    job: Job
+    group: TaskGroup
+    scope: _Scope
+    need: fit.Need
+    wishes: rank.Wishes
+    obstacles: Mapping[str, str | None]  # what keeps the group from a node, by its id
+    of_moment: bool  # whether a node may also be out of question for what runs there
+
+
+class Failure:
+    """A group that did not find a place, and how often."""
+
+    def __init__(self, search: _Search, metric: PlacementMetric) -> None:
+        """`metric` is what the first look at the nodes found."""
+        self._tasks = search.group.tasks or ()
+        self._metric = metric
+        self.count = 0
+
+    def add(self, count: int = 1) -> None:
+        """Note that so many more did not find a place; nobody looks for each of them."""
+        self.count += count
+
+    def metric(self) -> PlacementMetric:
+        """Return why, with what all of them together lack."""
+        short = self._metric.dimension_exhausted
+        exhausted = None
+        if short is not None:
+            exhausted = {
+                task.name: Resources(
+                    cpu=task.resources.cpu * self.count if "cpu" in short else 0,
+                    memory_mb=task.resources.memory_mb * self.count if "memory" in short else 0,
+                )
+                for task in self._tasks
+            }
+        return msgspec.structs.replace(
+            self._metric, coalesced_failures=self.count - 1, resources_exhausted=exhausted
+        )
+
+
+class Placer:
+    """The nodes while a plan is made, and what did not find a place on them."""
+
+    def __init__(
+        self, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
+    ) -> None:
+        """`now` is in nanoseconds; `ids` gives one id for each allocation that is placed."""
+        here: defaultdict[str, list[Allocation]] = defaultdict(list)
+        for allocation in state.allocations:
+            here[allocation.node_id].append(allocation)
+        self.rooms = {one.node.id: fit.Room(one, here[one.node.id]) for one in state.nodes}
+        self.failures: dict[str, Failure] = {}
+        self._evaluation = evaluation
+        self._now = now
+        self._ids = ids
+        self._scopes: dict[int, _Scope] = {}
+        self._searches: dict[tuple[int, str], _Search] = {}
+
+    # ---- what the plan stops -------------------------------------------------------------------
+
+    def free(self, allocation: Allocation) -> None:
+        """Take back what an allocation holds, because the plan stops it."""
+        if room := self.rooms.get(allocation.node_id):
+            room.free(allocation)
+
+    def hold(self, allocation: Allocation) -> None:
+        """Leave an allocation what it holds, because the plan does not stop it after all."""
+        if room := self.rooms.get(allocation.node_id):
+            room.hold(allocation)
+
+    # ---- what the plan places --------------------------------------------------------------------
+
+    def place(self, request: Request) -> Allocation | None:
+        """Return the allocation on the node that suits best; None, and a failure, if none does.
+
+        Where one of a group found no place its likes are not looked for.
+        """
+        if failure := self.failures.get(request.group.name):
+            failure.add()
+            return None
+        return self._find(request)
+
+    def replace(self, request: Request, previous: Allocation) -> Allocation | None:
+        """Return the allocation as `place` does, in the room that what it replaces gives back."""
+        self.free(previous)
+        found = self._find(request)
+        if found is None:
+            self.hold(previous)
+        return found
+
+    def _find(self, request: Request) -> Allocation | None:
+        search = self._search(request.job, request.group)
+        for rooms in (self._preferred(search, request), search.scope.rooms):
+            tally = _Tally()
+            ranked = self._ranked(search, request, rooms, tally)
+            if ranked:
+                _, room = max(ranked, key=lambda one: one[0].mean)
+                return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+        self.fail(request.job, request.group, tally.metric(search.scope, []))
+        return None
+
+    def place_on(self, request: Request, node_id: str) -> Allocation | PlacementMetric:
+        """Return the allocation on this node, or why it cannot be there."""
+        search, room = self._search(request.job, request.group), self.rooms[node_id]
+        tally = _Tally()
+        if not self._fits(search, request, room, tally):
+            return tally.metric(search.scope, [])
+        ranked = [(rank.fit_only(search.need, room), room)]
+        return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+
+    def fail(self, job: Job, group: TaskGroup, metric: PlacementMetric) -> None:
+        """Note that one allocation of a group did not find a place; the first reason is kept."""
+        known = self.failures.get(group.name)
+        failure = known or Failure(self._search(job, group), metric)
+        failure.add()
+        self.failures[group.name] = failure
+
+    def may_stay(self, job: Job, group: TaskGroup, allocation: Allocation) -> bool:
+        """Tell whether a new version of the job may still run where an allocation is."""
+        room = self.rooms.get(allocation.node_id)
+        if room is None or not feasible.in_scope(job, room.node):
+            return False
+        search = self._search(job, group)
+        if room.node.id in search.obstacles:
+            reason = search.obstacles[room.node.id]
+        else:  # the node takes no new work
+            reason = feasible.obstacle(job, group, room.node)
+        if reason is None and search.of_moment:
+            room.groups[group.name] -= 1
+            reason = self._reason_of_moment(search, allocation.index, room)
+            room.groups[group.name] += 1
+        return reason is None
+
+    def is_suited(self, job: Job, group: TaskGroup, node_id: str) -> bool:
+        """Tell whether a node of the job's scope could run a group if it had room."""
+        return self._search(job, group).obstacles.get(node_id) is None
+
+    def _preferred(self, search: _Search, request: Request) -> list[fit.Room]:
+        """Return the node of the predecessor when its disk is to be kept."""
+        disk, previous = request.group.ephemeral_disk, request.previous
+        if previous is None or not (disk.sticky or disk.migrate):
+            return []
+        return [room for room in search.scope.rooms if room.node.id == previous.node_id]
+
+    def _ranked(
+        self, search: _Search, request: Request, rooms: Iterable[fit.Room], tally: _Tally
+    ) -> _Ranked:
+        failed_on = _failed_on(request.previous)
+        return [
+            (self._scores(search, room, failed_on), room)
+            for room in rooms
+            if self._fits(search, request, room, tally)
+        ]
+
+    def _scores(self, search: _Search, room: fit.Room, failed_on: set[str]) -> rank.Scores:
+        return rank.scores(
+            search.job,
+            search.need,
+            search.wishes,
+            room,
+            self.rooms,
+            failed_here=room.node.id in failed_on,
+        )
+
+    def _fits(self, search: _Search, request: Request, room: fit.Room, tally: _Tally) -> bool:
+        tally.evaluated += 1
+        reason = search.obstacles[room.node.id]
+        if reason is None and search.of_moment:
+            reason = self._reason_of_moment(search, _number(request.name), room)
+        if reason is not None:
+            tally.filter(room.node, reason)
+            return False
+        dimension = room.lack(search.need)
+        if dimension is not None:
+            tally.exhaust(room.node, dimension)
+            return False
+        return True
+
+    def _reason_of_moment(self, search: _Search, number: int, room: fit.Room) -> str | None:
+        """Return what keeps one allocation from a node that suits its group in general."""
+        job, group = search.job, search.group
+        volume = feasible.volume_obstacle(group, room.node, number)
+        if volume is not None:
+            return volume
+        of_job = feasible.wants_distinct_hosts(job.constraints) and room.groups.total()
+        of_group = feasible.wants_distinct_hosts(group.constraints) and room.groups[group.name]
+        if of_job or of_group:
+            return DISTINCT_HOSTS
+        return spread.crowded(job, group, room, self.rooms.values())
+
+    def _allocation(
+        self, search: _Search, request: Request, room: fit.Room, metric: PlacementMetric
+    ) -> Allocation:
+        job, allocation_id = request.job, next(self._ids)
+        resources = room.offer(search.need, allocation_id, job.region)
+        previous = request.previous.id if request.previous else ""
+        allocation = Allocation(
+            id=allocation_id,
+            namespace=job.namespace,
+            job_id=job.id,
+            job_version=job.version,
+            job_type=job.type,
+            task_group=request.group.name,
+            name=request.name,
+            node_id=room.node.id,
+            eval_id=self._evaluation.id,
+            deployment_id=request.deployment_id,
+            desired_status=DesiredStatus.RUN,
+            client_status=ClientStatus.PENDING,
+            placement=Placement(resources=resources, metrics=metric, node_name=room.node.name),
+            desired=Desired(previous_allocation=previous, reschedule_tracker=request.tracker),
+            client=Client(),
+            health=DeploymentHealth(canary=True) if request.canary else None,
+            create_index=0,
+            modify_index=0,
+            alloc_modify_index=0,
+            create_time=self._now,
+            modify_time=self._now,
+        )
+        room.hold(allocation)
+        return allocation
+
+    # ---- what is the same for all allocations of a group -----------------------------------------
+
+    def _search(self, job: Job, group: TaskGroup) -> _Search:
+        key = (job.version, group.name)
+        known = self._searches.get(key)
+        if known is not None:
+            return known
+        constraints = [*(job.constraints or ()), *(group.constraints or ())]
+        search = _Search(
+            job=job,
+            group=group,
+            scope=self._scope(job),
+            need=fit.need_of(group),
+            wishes=rank.wishes_of(job, group),
+            obstacles={
+                room.node.id: feasible.obstacle(job, group, room.node)
+                for room in self._scope(job).rooms
+            },
+            of_moment=bool(group.volumes)
+            or any(one.operand in feasible.OF_MOMENT for one in constraints),
+        )
+        self._searches[key] = search
+        return search
+
+    def _scope(self, job: Job) -> _Scope:
+        known = self._scopes.get(job.version)
+        if known is not None:
+            return known
+        rooms = [
+            room
+            for room in self.rooms.values()
+            if room.node.ready and feasible.in_scope(job, room.node)
+        ]
+        available = Counter(room.node.datacenter for room in rooms)
+        scope = _Scope(rooms=rooms, available=dict(available), pool=job.node_pool)
+        self._scopes[job.version] = scope
+        return scope
+
+    def eligibility(self) -> dict[str, bool]:
+        """Return, for each class of nodes, whether any group that was to be placed may run there."""
+        classes: dict[str, bool] = {}
+        for search in self._searches.values():
+            for node_id, obstacle in search.obstacles.items():
+                name = self.rooms[node_id].node.computed_class
+                classes[name] = classes.get(name, False) or obstacle is None
+        return classes
+
+
+def _failed_on(previous: Allocation | None) -> set[str]:
+    """Return the nodes on which this allocation failed before."""
+    if previous is None:
+        return set()
+    tracker = previous.desired.reschedule_tracker
+    nodes = {event.prev_node_id for event in tracker.events} if tracker else set()
+    if previous.client_status == ClientStatus.FAILED:
+        nodes.add(previous.node_id)
+    return nodes
+
+
+def _number(name: str) -> int:
+    """Return the number in a name: 3 for `job.group[3]`."""
+    return int(name.rpartition("[")[2].removesuffix("]"))

@@ -1,0 +1,148 @@
+"""Ports: which of a node's are free, and which ones an allocation gets.
+
+All addresses of a node share one set of ports. A dynamic port comes from a range of the node;
+where the search for a free one begins follows from the id of the allocation, so that a plan is
+the same each time it is made, while a port that just became free is rarely taken again at once.
+"""
+
+from collections.abc import Iterable, Set
+from zlib import crc32
+
+from daemon.scheduler.nodes.constraints import resolve
+from daemon.scheduler.nodes.feasible import ports_of
+from storage.records.allocation import (
+    AllocatedNetwork,
+    AllocatedPort,
+    OfferedPort,
+)
+from storage.records.node import Node
+from storage.records.numbers import whole
+from storage.records.task import Network, Port
+
+_SAME = -1  # `to`: inside, the port has the number that it has outside
+_LAST = 65535
+
+
+def reserved(node: Node) -> set[int]:
+    """Return the ports that a node keeps for itself, written as `22,8000-8010`."""
+    kept: set[int] = set()
+    for part in node.reserved_resources.networks.reserved_host_ports.split(","):
+        first, dash, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not dash):
+            kept.update(range(whole(first), min(whole(last or first), _LAST) + 1))
+    return kept
+
+
+def dynamic_range(node: Node) -> range:
+    """Return the ports from which dynamic ones are taken."""
+    resources = node.node_resources
+    return range(resources.min_dynamic_port, resources.max_dynamic_port + 1)
+
+
+def lack(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str | None:
+    """Return what is missing to serve all networks, in the peer's words; None when nothing is.
+
+    `free_dynamic` is how many ports of the dynamic range are not used.
+    """
+    static: set[int] = set()
+    wanted = 0
+    for network in networks:
+        for port in network.reserved_ports or ():
+            if not 0 <= port.value <= _LAST:
+                return f"network: invalid port {port.value} (out of range)"
+            taken = port.value in used or port.value in static
+            if taken and not port.ignore_collision:
+                return f"network: reserved port collision {port.label}={port.value}"
+            static.add(port.value)
+        wanted += len(network.dynamic_ports or ())
+    # Static ports may lie in the dynamic range: then they are not free any more.
+    if wanted and wanted > free_dynamic - len(static - used):
+        return "network: dynamic port selection failed"
+    return None
+
+
+class Chooser:
+    """Takes free ports of one node for one allocation, after `lack` found that there are enough."""
+
+    def __init__(self, node: Node, used: Set[int], networks: Iterable[Network], seed: str) -> None:
+        """`networks` are all that the allocation asks for; `seed` is its id."""
+        self._range = dynamic_range(node)
+        self._used = used
+        self._seed = seed
+        # Static ports of the allocation are not to be taken as dynamic ones.
+        self._taken = {port.value for network in networks for port in network.reserved_ports or ()}
+
+    def values(self, network: Network) -> dict[str, int]:
+        """Return the number that each port of a network gets, by label."""
+        static = {port.label: port.value for port in network.reserved_ports or ()}
+        return static | {port.label: self._take(port.label) for port in network.dynamic_ports or ()}
+
+    def _take(self, label: str) -> int:
+        size = len(self._range)
+        start = crc32(f"{self._seed} {label}".encode()) % size
+        places = (self._range[place % size] for place in range(start, start + size))
+        value = next(one for one in places if one not in self._used and one not in self._taken)
+        self._taken.add(value)
+        return value
+
+
+def offer(
+    network: Network, node: Node, region: str, chooser: Chooser
+) -> tuple[AllocatedNetwork, list[AllocatedPort]]:
+    """Return a network with its ports chosen, and the same ports as a flat list."""
+    address = _host_address(node)
+    values = chooser.values(network)
+    flat = [
+        AllocatedPort(
+            label=port.label,
+            value=values[port.label],
+            to=_to(port, values[port.label]),
+            host_ip=_address(port, node, region) or address,
+        )
+        for port in ports_of(network)
+    ]
+    allocated = AllocatedNetwork(
+        mode=network.mode,
+        device=network.device,
+        cidr=network.cidr,
+        ip=address,
+        hostname=network.hostname,
+        mbits=network.mbits,
+        reserved_ports=_offered(network.reserved_ports, values),
+        dynamic_ports=_offered(network.dynamic_ports, values),
+    )
+    return allocated, flat
+
+
+def _offered(ports: list[Port] | None, values: dict[str, int]) -> list[OfferedPort] | None:
+    if not ports:
+        return None
+    return [
+        OfferedPort(
+            label=port.label,
+            value=values[port.label],
+            to=_to(port, values[port.label]),
+            host_network=port.host_network,
+        )
+        for port in ports
+    ]
+
+
+def _to(port: Port, value: int) -> int:
+    return value if port.to == _SAME else port.to
+
+
+def _host_address(node: Node) -> str:
+    networks = node.node_resources.networks
+    return next((one.ip for one in networks if (one.mode or "host") == "host" and one.ip), "")
+
+
+def _address(port: Port, node: Node, region: str) -> str:
+    """Return the address of the host network that a port names, empty when it has none."""
+    name = resolve(port.host_network, node, region) or ""
+    known = node.host_networks.get(name, {})
+    for key in ("IP", "CIDR"):
+        value = known.get(key)
+        if isinstance(value, str) and value:
+            return value.partition("/")[0]
+    return ""

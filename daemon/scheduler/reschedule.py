@@ -1,0 +1,163 @@
+"""Rescheduling: whether and when a failed allocation is placed again, and what is remembered.
+
+The delay before the first time is the policy's; how it grows is its function's business. The
+failures behind an allocation are kept in its tracker, which its replacement inherits
+(golden: reschedule, evaluate).
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+import msgspec
+
+from storage.records.allocation import (
+    Allocation,
+    ClientStatus,
+    RescheduleEvent,
+    RescheduleTracker,
+)
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment
+from storage.records.evaluation import Evaluation
+from storage.records.group import DelayFunction, ReschedulePolicy
+from storage.records.times import nanoseconds
+
+OK = "ok"
+NO_PLACE = "no placement"
+
+_NEARLY_NOW = SECOND  # a reschedule that is due so soon is done at once
+_TOGETHER = 5 * SECOND  # reschedules that are due so close together share an evaluation
+_KEPT_EVENTS = 5  # older ones of a tracker without a limit of attempts
+
+
+class When(Enum):
+    """What happens to a failed allocation."""
+
+    NOW = "now"
+    LATER = "later"
+    NOT = "not"
+
+
+def decide(
+    allocation: Allocation,
+    policy: ReschedulePolicy | None,
+    evaluation: Evaluation,
+    deployment: Deployment | None,
+    now: int,
+) -> When:
+    """Return what happens to a failed allocation.
+
+    While its deployment goes on, the deployment's watcher decides first: it marks what may be
+    rescheduled. `LATER` is returned once; then a follow-up evaluation has been made.
+    """
+    desired = allocation.desired
+    if _held_back(allocation, deployment):
+        return When.NOT
+    if desired.transition.force_reschedule and allocation.client_terminal:
+        return When.NOW
+    due = due_at(allocation, policy)
+    if due is None:
+        return When.NOT
+    if desired.followup_eval_id == evaluation.id or due - now <= _NEARLY_NOW:
+        return When.NOW
+    return When.NOT if desired.followup_eval_id else When.LATER
+
+
+def _held_back(allocation: Allocation, deployment: Deployment | None) -> bool:
+    if deployment is None or deployment.id != allocation.deployment_id:
+        return False
+    return deployment.active and not allocation.desired.transition.reschedule
+
+
+def due_at(allocation: Allocation, policy: ReschedulePolicy | None) -> int | None:
+    """Return when a failed allocation is to be placed again, None for never; nanoseconds."""
+    if policy is None or allocation.client_status not in (ClientStatus.FAILED, ClientStatus.LOST):
+        return None
+    failed = failed_at(allocation)
+    delay = next_delay(policy, _events(allocation), failed)
+    if not policy.unlimited:
+        recent = [
+            one for one in _events(allocation) if failed - one.reschedule_time < policy.interval
+        ]
+        if len(recent) >= policy.attempts or (_events(allocation) and delay >= policy.interval):
+            return None
+    return failed + delay
+
+
+def failed_at(allocation: Allocation) -> int:
+    """Return when the last task of an allocation ended; nanoseconds."""
+    states = (allocation.client.task_states or {}).values()
+    ends = [nanoseconds(state.finished_at) for state in states if state.finished_at]
+    return max(ends, default=allocation.modify_time)
+
+
+def next_delay(policy: ReschedulePolicy, events: list[RescheduleEvent], failed: int) -> int:
+    """Return how long to wait after a failure, in nanoseconds; `events` are the earlier ones.
+
+    A delay that has reached its limit begins anew after a run that was longer than it.
+    """
+    if not events or policy.delay_function not in (
+        DelayFunction.EXPONENTIAL,
+        DelayFunction.FIBONACCI,
+    ):
+        return policy.delay
+    if policy.delay_function == DelayFunction.EXPONENTIAL:
+        delay = events[-1].delay * 2
+    else:
+        delay = _fibonacci(policy, events)
+    if not policy.max_delay or delay <= policy.max_delay:
+        return delay
+    quiet = failed - events[-1].reschedule_time
+    return policy.delay if quiet > policy.max_delay else policy.max_delay
+
+
+def _fibonacci(policy: ReschedulePolicy, events: list[RescheduleEvent]) -> int:
+    if len(events) < 2:
+        return policy.delay
+    before, last = events[-2].delay, events[-1].delay
+    begun_anew = before == policy.max_delay and last == policy.delay
+    return last if begun_anew else before + last
+
+
+def _events(allocation: Allocation) -> list[RescheduleEvent]:
+    tracker = allocation.desired.reschedule_tracker
+    return tracker.events if tracker else []
+
+
+def tracker_for_next(
+    allocation: Allocation, policy: ReschedulePolicy | None, now: int
+) -> RescheduleTracker:
+    """Return what the replacement of a failed allocation remembers of it and its predecessors."""
+    policy = policy or ReschedulePolicy()
+    events = _events(allocation)
+    event = RescheduleEvent(
+        reschedule_time=now,
+        prev_alloc_id=allocation.id,
+        prev_node_id=allocation.node_id,
+        delay=next_delay(policy, events, failed_at(allocation)),
+    )
+    if policy.attempts:
+        kept = [one for one in events if now - one.reschedule_time <= policy.interval]
+    else:
+        kept = events[-_KEPT_EVENTS:]
+    return RescheduleTracker(events=[*kept, event], last_reschedule=OK)
+
+
+def without_place(allocation: Allocation) -> Allocation:
+    """Return a failed allocation with the note that no place was found for its replacement."""
+    tracker = allocation.desired.reschedule_tracker or RescheduleTracker(events=[])
+    desired = msgspec.structs.replace(
+        allocation.desired,
+        reschedule_tracker=msgspec.structs.replace(tracker, last_reschedule=NO_PLACE),
+    )
+    return msgspec.structs.replace(allocation, desired=desired)
+
+
+def batches(due: Iterable[tuple[int, Allocation]]) -> list[tuple[int, list[Allocation]]]:
+    """Return what is due later in batches, each with the time of its first; nanoseconds."""
+    made: list[tuple[int, list[Allocation]]] = []
+    for at, allocation in sorted(due, key=lambda one: (one[0], one[1].id)):
+        if not made or at - made[-1][0] >= _TOGETHER:
+            made.append((at, []))
+        made[-1][1].append(allocation)
+    return made

@@ -1,0 +1,247 @@
+"""Rollout: the deployment that a plan works for, and how fast it lets a version replace another.
+
+Each new version of a service or system job that changes allocations gets a deployment, the
+first one included, when its groups say how to update (golden: deploy-rolling). A newer version
+or a stop cancels it. Here it is begun, advanced by what a plan places, and finished when all is
+healthy; health and promotion are noted by others.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from storage.records.allocation import Allocation
+from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from storage.records.evaluation import Evaluation
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.times import ZERO_TIME, rfc3339
+
+RUNNING = "Deployment is running"
+NEEDS_PROMOTION = "Deployment is running but requires manual promotion"
+AUTO_PROMOTION = "Deployment is running pending automatic promotion"
+SUCCESSFUL = "Deployment completed successfully"
+NEWER_VERSION = "Cancelled due to newer version of job"
+STOPPED = "Cancelled because job is stopped"
+
+
+def max_parallel(group: TaskGroup) -> int:
+    """Return how many allocations of a group may be replaced at a time; 0 means all."""
+    return group.update.max_parallel if group.update else 0
+
+
+class Rollout:
+    """The deployment of one job while a plan is made."""
+
+    def __init__(
+        self,
+        job: Job | None,
+        latest: Deployment | None,
+        evaluation: Evaluation,
+        *,
+        now: int,
+        ids: Iterator[str],
+    ) -> None:
+        """`latest` is the newest deployment of the job, whatever its version and status."""
+        self._job = job
+        self._latest = latest
+        self._evaluation = evaluation
+        self._now = now
+        self._ids = ids
+        self._changed: dict[str, Deployment] = {}
+        # Of this version and not yet successful, or begun by this plan.
+        self.current: Deployment | None = None
+        self.old: Deployment | None = None
+        if latest is not None:
+            self._sort(latest)
+
+    def _sort(self, latest: Deployment) -> None:
+        if self._job is None or self._job.stop:
+            self._cancel(latest, STOPPED)
+        elif not self.of_this_version(latest):
+            self._cancel(latest, NEWER_VERSION)
+        elif latest.status != DeploymentStatus.SUCCESSFUL:
+            self.current = latest
+            return
+        self.old = latest
+
+    def of_this_version(self, deployment: Deployment | None) -> bool:
+        """Tell whether a deployment is one of the job's current version."""
+        return (
+            deployment is not None
+            and self._job is not None
+            and deployment.job_version == self._job.version
+            and deployment.job_create_index == self._job.create_index
+        )
+
+    def _cancel(self, deployment: Deployment, why: str) -> None:
+        if deployment.active:
+            self._change(deployment, status=DeploymentStatus.CANCELLED, status_description=why)
+
+    def _change(self, deployment: Deployment, **fields: object) -> Deployment:
+        changed: Deployment = msgspec.structs.replace(deployment, modify_time=self._now, **fields)
+        self._changed[changed.id] = changed
+        return changed
+
+    # ---- how far it is ---------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """Return the id of the deployment that an evaluation is for, empty without any."""
+        deployment = self.current or self._latest
+        return deployment.id if deployment else ""
+
+    def id_for(self, group_name: str) -> str:
+        """Return the id that new allocations of a group carry, empty when it is not deployed."""
+        state = self.group(group_name)
+        return self.current.id if state and self.current and self.current.active else ""
+
+    @property
+    def held(self) -> bool:
+        """Tell whether it was paused or has failed, so that it must not go on."""
+        return self.current is not None and self.current.status != DeploymentStatus.RUNNING
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it has failed."""
+        return self.current is not None and self.current.status == DeploymentStatus.FAILED
+
+    def group(self, name: str) -> DeploymentGroup | None:
+        """Return how far a group is, None when the deployment does not concern it."""
+        return self.current.task_groups.get(name) if self.current else None
+
+    def unneeded_canaries(self) -> set[str]:
+        """Return the ids of canaries that were never promoted and never will be."""
+        given_up = [one for one in (self.old, self.current if self.failed else None) if one]
+        return {
+            canary
+            for deployment in given_up
+            for group in deployment.task_groups.values()
+            if not group.promoted
+            for canary in group.placed_canaries or ()
+        }
+
+    def canaries(self) -> set[str]:
+        """Return the ids of all canaries that were placed."""
+        groups = self.current.task_groups.values() if self.current else ()
+        return {canary for group in groups for canary in group.placed_canaries or ()}
+
+    def room_to_update(self, group: TaskGroup, kept: Iterable[Allocation]) -> int:
+        """Return how many more allocations of a group may be replaced now.
+
+        Those that are on their way count; an unhealthy one stops everything.
+        """
+        limit = max_parallel(group)
+        if self.current is None:
+            return limit
+        for allocation in kept:
+            if allocation.deployment_id != self.current.id:
+                continue
+            healthy = allocation.health.healthy if allocation.health else None
+            if healthy is False:
+                return 0
+            limit -= healthy is None
+        return max(limit, 0)
+
+    # ---- what a plan does to it --------------------------------------------------------------------
+
+    def begin(self, group: TaskGroup, *, total: int, canaries: int = 0) -> None:
+        """Make the deployment concern a group; begin one if there is none yet."""
+        update = group.update
+        state = DeploymentGroup(
+            auto_revert=update.auto_revert if update else False,
+            auto_promote=update.auto_promote if update else False,
+            progress_deadline=update.progress_deadline if update else 0,
+            desired_canaries=canaries,
+            desired_total=total,
+        )
+        if self.current is None:
+            self.current = self._new()
+        self.set_group(group.name, state)
+
+    def set_group(self, name: str, state: DeploymentGroup) -> None:
+        """Note how far a group is."""
+        if self.current is None or self.current.task_groups.get(name) == state:
+            return
+        groups = {**self.current.task_groups, name: state}
+        self.current = self._change(self.current, task_groups=groups)
+
+    def _new(self) -> Deployment:
+        job = self._job
+        if job is None:
+            raise AssertionError("a purged job is not deployed")
+        return Deployment(
+            id=next(self._ids),
+            namespace=job.namespace,
+            job_id=job.id,
+            job_version=job.version,
+            job_modify_index=job.modify_index,
+            job_spec_modify_index=job.job_modify_index,
+            job_create_index=job.create_index,
+            task_groups={},
+            status=DeploymentStatus.RUNNING,
+            status_description=RUNNING,
+            eval_priority=self._evaluation.priority,
+            create_index=0,
+            modify_index=0,
+            create_time=self._now,
+            modify_time=self._now,
+        )
+
+    def note_placed(self, placed: Iterable[Allocation]) -> None:
+        """Count allocations that now belong to the deployment; the first starts its clock."""
+        by_group: dict[str, list[Allocation]] = {}
+        for allocation in placed:
+            if allocation.deployment_id == self.id_for(allocation.task_group) != "":
+                by_group.setdefault(allocation.task_group, []).append(allocation)
+        for name, allocations in by_group.items():
+            state = self.group(name)
+            if state is not None:
+                self.set_group(name, self._with_placed(state, allocations))
+
+    def _with_placed(self, state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
+        deadline = state.require_progress_by
+        if deadline == ZERO_TIME and state.progress_deadline:
+            deadline = rfc3339(self._now + state.progress_deadline)
+        canaries = [one.id for one in placed if one.health is not None and one.health.canary]
+        return msgspec.structs.replace(
+            state,
+            placed_allocs=state.placed_allocs + len(placed),
+            placed_canaries=[*(state.placed_canaries or ()), *canaries] or None,
+            require_progress_by=deadline,
+        )
+
+    def finish(self) -> None:
+        """Note that everything is placed, promoted and healthy."""
+        if self.current is not None and not self.held:
+            self._change(
+                self.current,
+                status=DeploymentStatus.SUCCESSFUL,
+                status_description=SUCCESSFUL,
+            )
+
+    def is_healthy(self, group_name: str) -> bool:
+        """Tell whether a group has all the healthy allocations that it is to have."""
+        state = self.group(group_name)
+        if state is None:
+            return True
+        if state.desired_canaries and not state.promoted:
+            return False
+        return state.healthy_allocs >= max(state.desired_total, state.desired_canaries)
+
+    def changes(self) -> tuple[Deployment, ...]:
+        """Return the deployments that the plan begins or changes."""
+        return tuple(
+            _described(one) if one.create_index == 0 else one for one in self._changed.values()
+        )
+
+
+def _described(deployment: Deployment) -> Deployment:
+    """Return a new deployment saying whether someone must promote its canaries."""
+    waiting = [one for one in deployment.task_groups.values() if one.desired_canaries]
+    if not waiting:
+        return deployment
+    automatic = all(group.auto_promote for group in waiting)
+    return msgspec.structs.replace(
+        deployment, status_description=AUTO_PROMOTION if automatic else NEEDS_PROMOTION
+    )

@@ -1,0 +1,137 @@
+"""Updates: whether a new version may be given to a running allocation, or needs a new one.
+
+What only the daemon looks at (counts, priorities, policies, time-outs, plain services) changes
+in place; what the task's process or its directory was made from needs another process
+(golden: plan).
+"""
+
+from collections.abc import Iterable
+
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.task import Consul, Network, Port, Resources, Service, Task
+
+
+def tasks_updated(old: Job, new: Job, group_name: str) -> bool:
+    """Tell whether a group's tasks differ so that running ones must be replaced."""
+    before, after = old.group(group_name), new.group(group_name)
+    if before is None or after is None:
+        return True
+    if _group_updated(before, after):
+        return True
+    tasks = {task.name: task for task in after.tasks or ()}
+    if len(tasks) != len(before.tasks or ()):
+        return True
+    return any(
+        task.name not in tasks
+        or _task_updated(task, tasks[task.name])
+        or _meta(old, before, task) != _meta(new, after, tasks[task.name])
+        for task in before.tasks or ()
+    )
+
+
+def _group_updated(before: TaskGroup, after: TaskGroup) -> bool:
+    return (
+        before.ephemeral_disk != after.ephemeral_disk
+        or _networks(before.networks) != _networks(after.networks)
+        or _consul_updated(before.consul, after.consul)
+        or _connect_updated(before.services, after.services)
+        or (before.volumes or {}) != (after.volumes or {})
+        or before.restart_policy.render_templates != after.restart_policy.render_templates
+    )
+
+
+def _task_updated(before: Task, after: Task) -> bool:
+    return (
+        _process(before) != _process(after)
+        or _directory(before) != _directory(after)
+        or _share(before.resources) != _share(after.resources)
+        or _consul_updated(before.consul, after.consul)
+    )
+
+
+def _process(task: Task) -> tuple[object, ...]:
+    """Return what a task's process is started from."""
+    return (
+        task.driver,
+        task.user,
+        task.config or {},
+        task.env or {},
+        task.log_config.disabled,
+        task.csi_plugin_config,
+    )
+
+
+def _directory(task: Task) -> tuple[object, ...]:
+    """Return what a task's directory is made from."""
+    return (
+        task.artifacts or [],
+        task.templates or [],
+        task.secrets_config,
+        task.secrets or [],
+        task.volume_mounts or [],
+        task.identity,
+        task.identities or [],
+        task.restart_policy.render_templates,
+    )
+
+
+def _share(resources: Resources) -> tuple[object, ...]:
+    """Return what a task gets of its node."""
+    return (
+        resources.cpu,
+        resources.cores,
+        resources.memory_mb,
+        resources.memory_max_mb,
+        resources.secrets_mb,
+        resources.devices or [],
+        resources.numa,
+        _networks(resources.networks),
+    )
+
+
+def _meta(job: Job, group: TaskGroup, task: Task) -> dict[str, str]:
+    """Return what a task sees as its meta: inner values win."""
+    return {**(job.meta or {}), **(group.meta or {}), **(task.meta or {})}
+
+
+def _networks(networks: Iterable[Network] | None) -> list[tuple[object, ...]]:
+    """Return what matters of networks: of dynamic ports the number does not."""
+    return [
+        (
+            network.mode,
+            network.mbits,
+            network.hostname,
+            network.dns,
+            network.cni,
+            [(*_port(port), port.value) for port in network.reserved_ports or ()],
+            [_port(port) for port in network.dynamic_ports or ()],
+        )
+        for network in networks or ()
+    ]
+
+
+def _port(port: Port) -> tuple[object, ...]:
+    return (port.label, port.to, port.host_network)
+
+
+def _consul_updated(before: Consul | None, after: Consul | None) -> bool:
+    if before is None or after is None:
+        other = before or after
+        return other is not None and other.namespace != ""
+    return before != after
+
+
+def _connect_updated(before: Iterable[Service] | None, after: Iterable[Service] | None) -> bool:
+    """Tell whether a service inside a mesh changed: its proxy is part of the group."""
+    later = {service.name: service for service in after or ()}
+    return any(
+        service.connect is not None
+        and service.name in later
+        and _mesh(service) != _mesh(later[service.name])
+        for service in before or ()
+    )
+
+
+def _mesh(service: Service) -> tuple[object, ...]:
+    return (service.connect, service.port_label, service.cluster)

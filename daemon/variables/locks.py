@@ -1,0 +1,56 @@
+"""Locks of variables that nobody renews end, and who waits for that is woken."""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from daemon.clock import Clock
+from storage.errors import StorageFull
+from storage.queries import variables
+from storage.records.base import SECOND
+from storage.store import Store
+from storage.writer import Transaction
+
+log = logging.getLogger("steward.variables")
+
+STEP = 50  # locks that end in one write
+_LONGEST_SLEEP = 60.0  # seconds: the wall clock may be set meanwhile
+_DISK_FULL_PAUSE = 1.0  # seconds
+
+
+@asynccontextmanager
+async def open_locks(store: Store, clock: Clock) -> AsyncIterator[None]:
+    """End locks when their time is over, while the block runs."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_follow, store, clock)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _follow(store: Store, clock: Clock) -> None:
+    while True:
+        with store.watch(variables.TOPIC) as changes:
+            now = clock.now()
+            ends = store.read(variables.next_end)
+            if ends is None or ends > now:
+                with trio.move_on_after(_until(ends, now)):
+                    await changes.wait()
+                continue
+        try:
+            await store.write(partial(end, now=now))
+        except StorageFull as error:
+            log.warning("locks whose time is over are not ended: %s", error)
+            await trio.sleep(_DISK_FULL_PAUSE)
+
+
+def _until(ends: int | None, now: int) -> float:
+    return _LONGEST_SLEEP if ends is None else min((ends - now) / SECOND, _LONGEST_SLEEP)
+
+
+def end(tx: Transaction, now: int) -> None:
+    """End a few locks whose time is over. Their delays still count."""
+    for entry in variables.ended(tx, now, STEP):
+        variables.lose(tx, entry, now)

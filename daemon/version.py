@@ -1,0 +1,5 @@
+"""Which Steward this is."""
+
+from importlib import metadata
+
+VERSION = metadata.version("steward")

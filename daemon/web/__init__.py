@@ -1,0 +1,1 @@
+"""How we speak HTTP: the only place that knows the framework."""

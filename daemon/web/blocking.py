@@ -1,0 +1,98 @@
+"""Blocking queries: a read that waits until what it shows is newer than what the client has.
+
+`index=N` waits while the answer's index is N or less, at most for `wait` (default and most
+five minutes) and up to a sixteenth longer, so that a thousand clients do not come back at once
+(golden: blocking-queries). A reader is woken by the change of what it watches, never by a clock.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from daemon.web.kept import Kept
+from daemon.web.parameters import duration
+from daemon.web.reply import Reply
+from daemon.web.request import Read, Request
+from storage.errors import Malformed, NotFound
+from storage.records.base import MINUTE, SECOND
+from storage.records.numbers import whole
+
+LONGEST_WAIT = 5 * MINUTE
+_JITTER = 16  # the wait grows by up to one part in so many
+
+
+def parameters(request: Request) -> tuple[int, float]:
+    """Return the index that must be exceeded (0: do not wait), and the longest wait in seconds.
+
+    Raises `Malformed` with the peer's texts.
+    """
+    index = request.query.text("index")
+    if index and not (index.isascii() and index.isdecimal() and whole(index) < 2**64):
+        raise Malformed("Invalid index")
+    text = request.query.text("wait")
+    wait = duration(text) if text else LONGEST_WAIT
+    if wait is None:
+        raise Malformed("Invalid wait time")
+    wait = min(wait, LONGEST_WAIT) if wait > 0 else LONGEST_WAIT
+    return whole(index or "0"), wait / SECOND
+
+
+async def answer(
+    route: Read,
+    request: Request,
+    *,
+    kept: Kept,
+    closing: trio.Event,
+    random: Callable[[], float],
+) -> Reply:
+    """Answer a read, at once or when its index is high enough.
+
+    `closing` ends all waiting, when whoever sets it wakes the watchers: the state as it is then goes
+    out. `random` is uniform in [0, 1).
+    """
+    after, wait = parameters(request)
+    if not after or not route.watch:
+        return await _read(route, request, kept)
+    topics = _topics(route, request)
+    deadline = trio.current_time() + wait * (1 + random() / _JITTER)
+    while True:
+        with request.parts.store.watch(*topics) as change:
+            reply = await _attempt(route, request, kept, after)
+            if reply is not None:
+                return reply
+            with trio.move_on_at(deadline) as scope:
+                if not closing.is_set():
+                    await change.wait()
+            if scope.cancelled_caught or closing.is_set():
+                return await _read(route, request, kept)
+
+
+async def _attempt(route: Read, request: Request, kept: Kept, after: int) -> Reply | None:
+    """Return the answer if it is newer than `after`; that something is missing is one as well."""
+    try:
+        reply = await _read(route, request, kept)
+    except NotFound as error:
+        if error.index is None or error.index > after:
+            raise
+        return None
+    return reply if reply.index is None or reply.index > after else None
+
+
+async def _read(route: Read, request: Request, kept: Kept) -> Reply:
+    store = request.parts.store
+    if route.long:
+        return await store.read_long(lambda db: route.handler(request, db))
+    return store.read(lambda db: kept.reply(route, request, db))
+
+
+def _topics(route: Read, request: Request) -> list[str]:
+    """Return what a read watches; from a namespace that means all on, everything."""
+    values = {
+        **request.parameters,
+        "namespace": request.namespace,
+        "prefix": request.query.text("prefix"),
+    }
+    topics = [topic.format_map(values) for topic in route.watch]
+    if request.namespace != "*":
+        return topics
+    return [topic.partition("*")[0] + "*" if "*" in topic else topic for topic in topics]

@@ -1,0 +1,253 @@
+"""Connections: accepted, bounded, and told apart by who is at their other end.
+
+Of the HTTP server we use what speaks the protocol; its own way to listen knows neither the
+credentials of a peer nor a limit.
+"""
+
+import logging
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import h11
+import msgspec
+import trio
+from hypercorn.config import Config as ServerConfig
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.trio.lifespan import Lifespan
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import (
+    AppWrapper,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ConnectionState,
+    Scope,
+)
+
+from daemon.config import Config
+from daemon.web.listeners import (
+    Peer,
+    group_id,
+    listen,
+    listen_here,
+    load_certificate,
+    peer_of,
+    tls_context,
+)
+
+log = logging.getLogger("steward.web")
+
+MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is closed at once
+_VERSION_NOT_SUPPORTED = 505
+PEER = "steward.peer"  # the key of the peer in a request's scope
+
+Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+
+
+class Listener:
+    """A place to listen at. Where it knows its peers, root and members of a group are operators."""
+
+    def __init__(
+        self,
+        listener: trio.SocketListener | trio.SSLListener[trio.SocketStream],
+        *,
+        knows_peers: bool = False,
+        group: int | None = None,
+    ) -> None:
+        self.listener = listener
+        self._knows_peers, self._group = knows_peers, group
+
+    def peer(self, stream: Stream) -> Peer | None:
+        """Return who has connected, where that is known."""
+        if not self._knows_peers or not isinstance(stream, trio.SocketStream):
+            return None
+        return peer_of(stream, self._group)
+
+
+class Listeners(msgspec.Struct, frozen=True):
+    """All places, and the port of the one that has one."""
+
+    port: int
+    places: Sequence[Listener]
+    context: ssl.SSLContext | None = None
+
+    def reload(self, config: Config) -> None:
+        """Read the certificate anew, if there is one. Raises `Invalid`; then all is as before."""
+        if self.context is not None:
+            load_certificate(self.context, config)
+
+
+@contextmanager
+def open_listeners(config: Config) -> Iterator[Listeners]:
+    """Listen where the settings say. Raises `ListenError`, `Invalid`."""
+    context = tls_context(config)
+    with ExitStack() as sockets:
+        port = sockets.enter_context(listen(config.bind, config.port))
+        places = [Listener(_accepting(port, context))]
+        if config.socket_path is not None:
+            group = group_id(config.operator_group) if config.operator_group else None
+            here = sockets.enter_context(listen_here(config.socket_path, group=group))
+            places.append(Listener(_accepting(here), knows_peers=True, group=group))
+        tasks = sockets.enter_context(listen_here(config.task_socket_path, is_open=True))
+        places.append(Listener(_accepting(tasks)))
+        yield Listeners(port.getsockname()[1], places, context)
+
+
+@contextmanager
+def open_public_listeners(config: Config) -> Iterator[Sequence[Listener]]:
+    """Listen where the settings want public documents served, if anywhere. Raises `ListenError`."""
+    if not config.issuer_bind:
+        yield ()
+        return
+    context = tls_context(config)
+    with listen(config.issuer_bind, config.issuer_port) as port:
+        number = port.getsockname()[1]
+        log.info("public documents are at %s port %s", config.issuer_bind, number)
+        yield [Listener(_accepting(port, context))]
+
+
+def _accepting(
+    listener: socket.socket, context: ssl.SSLContext | None = None
+) -> trio.SocketListener | trio.SSLListener[trio.SocketStream]:
+    plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+    return trio.SSLListener(plain, context, https_compatible=True) if context else plain
+
+
+async def serve(
+    app: AppWrapper,
+    settings: ServerConfig,
+    listeners: Sequence[Listener],
+    closing: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve what connects until `closing`; what is under way then has the time of the settings."""
+    lifespan = Lifespan(app, settings, {})
+    context = WorkerContext(None)
+    async with trio.open_nursery() as surroundings:
+        await surroundings.start(lifespan.handle_lifespan)
+        await lifespan.wait_for_startup()
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                for listener in listeners:
+                    handler = _Handler(app, settings, context, listener, connections)
+                    serving = partial(trio.serve_listeners, handler_nursery=connections)
+                    accepting.start_soon(serving, handler.serve, [listener.listener])
+                task_status.started()
+                await closing.wait()
+                accepting.cancel_scope.cancel()
+            await context.terminated.set()
+            connections.cancel_scope.deadline = trio.current_time() + settings.graceful_timeout
+        await lifespan.wait_for_shutdown()
+        surroundings.cancel_scope.cancel()
+
+
+class _Handler:
+    """What serves the connections of one listener."""
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        settings: ServerConfig,
+        context: WorkerContext,
+        listener: Listener,
+        connections: trio.Nursery,
+    ) -> None:
+        self._app, self._settings, self._context = app, settings, context
+        self._listener, self._connections = listener, connections
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one connection."""
+        if len(self._connections.child_tasks) > MAX_CONNECTIONS:
+            log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
+            await trio.aclose_forcefully(stream)
+            return
+        app = _Introduced(self._app, self._listener.peer(stream))
+        # It speaks plain streams as well, whatever its types say.
+        connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        await connection.run()
+
+
+class _Connection(TCPServer):
+    """A connection that speaks HTTP/1 alone, sends an answer whole, and ends with its client.
+
+    The server's own lives on, with its socket, until it would have been idle for too long. It
+    sends head, body and end one by one, each with a lock and a system call.
+    """
+
+    _held = b""  # the head of an answer, whose body follows at once
+
+    async def _read_data(self) -> None:
+        given = self.protocol
+        given.protocol = _OnlyHTTP1(
+            given.app,
+            given.config,
+            given.context,
+            given.task_group,
+            given.state,
+            given.ssl,
+            given.client,
+            given.server,
+            given.send,
+        )
+        await super()._read_data()
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        """Send what the protocol has to say."""
+        if isinstance(event, RawData):
+            data, self._held = self._held + event.data, b""
+            if _announces(data):
+                self._held = data
+            elif data:
+                await super().protocol_send(RawData(data))
+            return
+        if self._held:
+            data, self._held = self._held, b""
+            await super().protocol_send(RawData(data))
+        await super().protocol_send(event)
+
+
+def _announces(data: bytes) -> bool:
+    """Tell whether these bytes are the head of an answer that says how long its body is."""
+    is_head = data.startswith(b"HTTP/1.1 ") and data.endswith(b"\r\n\r\n")
+    return is_head and b"\r\ncontent-length:" in data
+
+
+class _OnlyHTTP1(H11Protocol):
+    """The protocol of a connection, without the ways from HTTP/1 to HTTP/2.
+
+    Over them a request would come past the limits of connections and headers.
+    """
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Pass over the wish for another protocol, as RFC 9110 allows."""
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if request.http_version in (b"1.0", b"1.1"):
+            await super()._create_stream(request)
+            return
+        await self._send_error_response(_VERSION_NOT_SUPPORTED)
+        await self.send(Closed())
+
+
+class _Introduced:
+    """The application, told of each request who is at the other end of its connection."""
+
+    def __init__(self, app: AppWrapper, peer: Peer | None) -> None:
+        self._app, self._peer = app, peer
+
+    async def __call__(
+        self,
+        scope: Scope,
+        receive: ASGIReceiveCallable,
+        send: ASGISendCallable,
+        sync_spawn: object,
+        call_soon: object,
+    ) -> None:
+        scope[PEER] = self._peer  # type: ignore[literal-required]  # a scope may hold more
+        await self._app(scope, receive, send, sync_spawn, call_soon)  # type: ignore[arg-type]

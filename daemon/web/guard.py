@@ -1,0 +1,121 @@
+"""Who may knock: requests that a foreign web page could have made are turned away.
+
+The daemon runs commands for people, and a browser on the same machine reaches its port. Two
+tricks are open to a page that a person visits: to let its own name point to this machine
+(DNS rebinding), which the `Host` header gives away, and to send a write across origins, which
+`Origin` and `Sec-Fetch-Site` give away. Programs send neither header, so they are not affected.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from daemon.config import Config
+from daemon.web.reply import Reply, text
+
+# All that a client has to write there; more (`name:1@evil`) could be read in two ways.
+_HOST = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII
+)
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANY_ADDRESS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104  # compared, not bound
+
+
+# What a proxy takes for the end of such a request may not be what the server takes for it: in
+# the difference another request could hide. So nothing that follows on the connection is read.
+_UNCLEAR = Reply(
+    body=b"a request has a length or is chunked, not both",
+    status=400,
+    content_type="text/plain; charset=utf-8",
+    headers={"Connection": "close"},
+)
+
+
+ANY_NAME = "*"  # for what is public anyway; nobody may write it into a configuration
+
+
+class Guard:
+    """The names under which this daemon may be addressed."""
+
+    def __init__(self, config: Config, host_name: str) -> None:
+        self._names = _LOOPBACK | {config.bind.lower(), host_name.lower(), *config.host_names}
+        self._any_address = config.bind in _ANY_ADDRESS
+        self._any_name = ANY_NAME in config.host_names
+
+    def refusal(self, method: str, headers: Mapping[str, str]) -> Reply | None:
+        """Return why a request is turned away, or None."""
+        if "transfer-encoding" in headers and "content-length" in headers:
+            return _UNCLEAR
+        host = headers.get("host")
+        if host is not None and not self._is_ours(name := _name_of(host)):
+            return text(
+                f"this daemon is not called {name or host!r}: use its address, or add the name "
+                "to host_names in its configuration",
+                421,
+            )
+        if method in _SAFE and not headers.get("upgrade"):
+            return None
+        origin = headers.get("origin", "")
+        if origin and origin.partition("://")[2].lower() != (host or "").lower():
+            return text(f"a page of {origin} may not change anything here", 403)
+        if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            return text("a page of another site may not change anything here", 403)
+        return None
+
+    def _is_ours(self, name: str | None) -> bool:
+        if name is None:
+            return False
+        is_address = self._any_address and _is_address(name)
+        return name in self._names or is_address or self._any_name
+
+
+def _name_of(host: str) -> str | None:
+    """Return the name in a `Host` header, without port and brackets; None when there is none."""
+    found = _HOST.fullmatch(host)
+    return (found["name"] or found["address"]).lower() if found else None
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class Proxies:
+    """The proxies whose word is taken for whom they speak for."""
+
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ip_network(network) for network in networks]
+
+    def client(self, address: str, forwarded: str) -> str:
+        """Return the address of the client: the nearest on the way here that is no proxy of ours.
+
+        `forwarded` is what the nearest one says (`X-Forwarded-For`); further ones count as long
+        as each is vouched for by a proxy that is trusted.
+        """
+        if not self._networks:
+            return address
+        hops = forwarded.split(",") if forwarded else []
+        while self._is_trusted(address) and hops and (hop := _address(hops.pop())):
+            address = str(hop)
+        return address
+
+    def _is_trusted(self, address: str) -> bool:
+        known = _address(address)
+        return known is not None and any(known in network for network in self._networks)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    """Return an address, with or without a port behind it; None when it is none."""
+    bare = text.strip()
+    if bare.startswith("["):
+        bare = bare[1:].partition("]")[0]
+    elif bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        return ip_address(bare)
+    except ValueError:
+        return None

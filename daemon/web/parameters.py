@@ -1,0 +1,113 @@
+"""Query parameters: what the peer's clients may write, and the texts when they write something else."""
+
+import re
+from urllib.parse import parse_qsl
+
+from storage.errors import Malformed
+from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.numbers import short, whole
+
+MAX_PARAMETERS = 100
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND,
+    "m": MINUTE,
+    "h": HOUR,
+}
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_LONGEST = 2**63 - 1  # nanoseconds
+_INT64 = range(-(2**63), 2**63)
+_UINT64 = range(2**64)
+
+
+class BadParameter(Malformed):
+    """A parameter that the peer answers with 500 instead of 400 (docs/compatibility.md)."""
+
+
+class Query:
+    """The parameters behind the question mark; of one that is repeated, the first counts.
+
+    `others` stand elsewhere in the request, and count where the query says nothing.
+    """
+
+    def __init__(self, text: str, **others: str) -> None:
+        try:
+            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        except ValueError:
+            raise Malformed(f"the query has more than {MAX_PARAMETERS} parameters") from None
+        self.pairs = pairs
+        self._values: dict[str, str] = {}
+        for key, value in pairs:
+            self._values.setdefault(key, value)
+        for key, value in others.items():
+            if value and not self._values.get(key):
+                self.pairs.append((key, value))
+                self._values[key] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a parameter as it was written."""
+        return self._values.get(name, default)
+
+    def flag(self, name: str) -> bool:
+        """Return a parameter that is true or false; absent or empty is false.
+
+        Raises `BadParameter` with the peer's text.
+        """
+        value = self.text(name)
+        if value in _TRUE:
+            return True
+        if value in _FALSE or not value:
+            return False
+        raise BadParameter(
+            f'Failed to parse value of "{name}" ({value}) as a bool: '
+            f'strconv.ParseBool: parsing "{value}": invalid syntax'
+        )
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number, or None when it is absent. Raises `BadParameter`."""
+        value = self.text(name)
+        if not value:
+            return None
+        if re.fullmatch(r"[+-]?[0-9]+", value) and whole(value) in _INT64:
+            return whole(value)
+        raise BadParameter(
+            f'Failed to parse value of "{name}" ({short(value)}) as a int: '
+            f'strconv.Atoi: parsing "{short(value)}": invalid syntax'
+        )
+
+    def natural(self, name: str) -> int | None:
+        """Return a number that is not negative, or None when it is absent. Raises `BadParameter`."""
+        value = self.text(name)
+        if not value:
+            return None
+        if re.fullmatch(r"[0-9]+", value) and whole(value) in _UINT64:
+            return whole(value)
+        raise BadParameter(
+            f'Failed to parse value of "{name}" ({short(value)}) as a uint64: '
+            f'strconv.ParseUint: parsing "{short(value)}": invalid syntax'
+        )
+
+
+def duration(text: str) -> int | None:
+    """Return the nanoseconds of a duration such as `1m30s`; None when it is not one."""
+    if text == "0":
+        return 0
+    sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text.removeprefix("+"))
+    total, at = 0, 0
+    while match := _PART.match(rest, at):
+        span = float(match[1]) * _UNITS[match[2]]
+        if span > _LONGEST:
+            return None
+        total += round(span)
+        at = match.end()
+    return sign * total if at and at == len(rest) else None

@@ -1,0 +1,126 @@
+"""Answers: what a handler returns, and what the wire gets.
+
+Here alone an error becomes a status. Where the peer answers a client's mistake with 500, so do
+we, with its text, because scripts match it: docs/compatibility.md lists them all.
+"""
+
+import gzip
+import re
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+from quart import Response
+
+from daemon.web.parameters import BadParameter
+from storage.errors import (
+    Denied,
+    Invalid,
+    Malformed,
+    NotFound,
+    Refused,
+    StewardError,
+    StorageError,
+    StorageFull,
+    TooLarge,
+    TooOften,
+)
+from storage.records.codec import encode
+
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # no header may hold them, identifiers may
+_GZIP_LEVEL = 1  # loopback: the client asked for it, the wire does not need it
+
+# First match wins: a subclass stands before its base.
+_STATUS: tuple[tuple[type[StewardError], int], ...] = (
+    (BadParameter, 500),
+    (Malformed, 400),
+    (TooLarge, 413),
+    (TooOften, 429),
+    (Denied, 403),
+    (NotFound, 404),
+    (Invalid, 500),
+    (Refused, 500),
+    (StorageFull, 507),
+    (StorageError, 503),
+)
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler answers.
+
+    `body` is encoded as JSON; bytes are JSON already, None is no body at all. `index` is the state's
+    index that the answer shows; reads also say that a leader is known.
+    """
+
+    body: object = None
+    index: int | None = None
+    status: int = 200
+    is_read: bool = False
+    knows_leader: bool = True
+    next_token: str = ""
+    content_type: str = JSON
+    headers: Mapping[str, str] = {}
+    stream: AsyncIterator[bytes] | None = None
+
+
+def read(body: object, index: int, *, next_token: str = "") -> Reply:
+    """Return the answer of a read: the body, and the index that it shows."""
+    return Reply(body=body, index=index, is_read=True, next_token=next_token)
+
+
+def text(body: str, status: int = 200) -> Reply:
+    """Return an answer in plain text."""
+    return Reply(body=body.encode(), status=status, content_type=TEXT)
+
+
+def of_error(error: StewardError) -> Reply:
+    """Return the answer that tells of an error."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    index = error.index if isinstance(error, NotFound) else None
+    return Reply(
+        body=str(error).encode(),
+        status=status,
+        content_type=TEXT,
+        index=index,
+        is_read=index is not None,
+    )
+
+
+def response(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Response:
+    """Return an answer in the form that the framework sends."""
+    headers = {"Content-Type": reply.content_type, **_state_headers(reply), **reply.headers}
+    if reply.stream is not None:
+        answer = Response(reply.stream, reply.status, headers)
+        answer.timeout = None  # it ends when the client goes away
+        return answer
+    if reply.body is None:
+        answer = Response(b"", reply.status, headers)
+        if "Content-Type" not in reply.headers:
+            del answer.headers["Content-Type"]
+        return answer
+    body = _body(reply, pretty=pretty)
+    if gzipped:
+        headers["Content-Encoding"] = "gzip"
+        body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
+    return Response(body, reply.status, headers)
+
+
+def _body(reply: Reply, *, pretty: bool) -> bytes:
+    body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
+    if pretty and reply.content_type == JSON:
+        return msgspec.json.format(body, indent=4) + b"\n"
+    return body
+
+
+def _state_headers(reply: Reply) -> dict[str, str]:
+    """Return what tells of the state, in neutral and vendor spelling: clients of either find theirs."""
+    state = {}
+    if reply.index is not None:
+        state["Index"] = str(reply.index)
+    if reply.is_read:
+        state["KnownLeader"] = "true" if reply.knows_leader else "false"
+        state["LastContact"] = "0"
+    if reply.next_token:
+        state["NextToken"] = _CONTROLS.sub(" ", reply.next_token)
+    return {f"X-{by}-{name}": value for by in ("Service", "Nomad") for name, value in state.items()}

@@ -1,0 +1,88 @@
+"""From a path to the rows of the route table that serve it.
+
+Identifiers of jobs may hold slashes, so a parameter in the middle of a path takes all up to the
+rest of the path, which is found from its end: `/v1/job/a/b/plan` is the plan of `a/b`. A job
+whose identifier ends like an endpoint cannot be addressed; the peer's clients know that.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from daemon.web.request import Route
+
+_BRACES = re.compile(r"\{(\w+)\}")
+
+
+class _Pattern:
+    """The routes of one path: what stands before, between and behind its parameters."""
+
+    def __init__(self, path: str) -> None:
+        pieces = _BRACES.split(path)
+        self.routes: list[Route] = []
+        self.names = pieces[1::2]
+        self._literals = pieces[::2]
+        self.head = self._literals[0]
+        # Slashes are allowed where nothing can follow them but the literal end.
+        inner = "".join(
+            f"(?P<{name}>.*){re.escape(literal)}"
+            for name, literal in zip(self.names, self._literals[1:], strict=True)
+        )
+        self._regex = re.compile(re.escape(self.head) + inner, re.DOTALL)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return how the paths begin and end that this pattern can match."""
+        return _folder(self.head), _ending(self._literals[-1])
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Return a number that puts the more exact pattern first."""
+        return -len(self._literals[-1]), -len("".join(self._literals))
+
+    def match(self, path: str) -> dict[str, str] | None:
+        """Return the parameters of a path that this pattern matches."""
+        match = self._regex.fullmatch(path)
+        return match.groupdict() if match else None
+
+
+class Router:
+    """All routes by path."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._exact: dict[str, list[Route]] = {}
+        patterns: dict[str, _Pattern] = {}
+        for route in routes:
+            if "{" in route.path:
+                patterns.setdefault(route.path, _Pattern(route.path)).routes.append(route)
+            else:
+                self._exact.setdefault(route.path, []).append(route)
+        self._places: dict[tuple[str, str], list[_Pattern]] = {}
+        for pattern in sorted(patterns.values(), key=lambda pattern: pattern.rank):
+            self._places.setdefault(pattern.place, []).append(pattern)
+        self._heads = {pattern.head for pattern in patterns.values()}
+
+    def find(self, path: str) -> tuple[list[Route], Mapping[str, str]]:
+        """Return the routes of a path, and what stands in the place of its braces."""
+        if routes := self._exact.get(path):
+            return routes, {}
+        folder = _folder(path)
+        for ending in (_ending(path), ""):  # the more exact ones first
+            for pattern in self._places.get((folder, ending), ()):
+                if (parameters := pattern.match(path)) is not None:
+                    return pattern.routes, parameters
+        return [], {}
+
+    def is_folder(self, path: str) -> bool:
+        """Tell whether only paths below this one are served."""
+        below = f"{path}/"
+        return path not in self._exact and (below in self._heads or below in self._exact)
+
+
+def _folder(path: str) -> str:
+    """Return the first two segments of a path: `/v1/job` of `/v1/job/a/plan`."""
+    return "/".join(path.split("/", 3)[:3])
+
+
+def _ending(path: str) -> str:
+    """Return the last segment of a path, which is empty where a parameter ends it."""
+    return path.rpartition("/")[2]

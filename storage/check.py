@@ -1,0 +1,40 @@
+"""Checking the file: whether it is sound, and everything true that must be, whatever has happened."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from storage.errors import StorageUnusable
+from storage.queries import invariants
+from storage.readers import Snapshot, connect
+from storage.schema import APPLICATION_ID, VERSION, version_of
+from storage.store import FILE_NAME
+
+
+def check(directory: Path) -> list[str]:
+    """Return what is wrong with the store in `directory`, in words; a daemon may be at work.
+
+    Raises `StorageUnusable` when there is no store of this version.
+    """
+    path = directory / FILE_NAME
+    if not path.exists():
+        raise StorageUnusable(f"there is no store in {directory}: name its directory")
+    try:
+        with closing(connect(path, read_only=True)) as connection:
+            return _faults(connection, path)
+    except sqlite3.DatabaseError as error:
+        raise StorageUnusable(f"{path} cannot be read: {error}") from error
+
+
+def _faults(connection: sqlite3.Connection, path: Path) -> list[str]:
+    if version_of(connection) != (APPLICATION_ID, VERSION):
+        raise StorageUnusable(f"{path} is not a store of version {VERSION}")
+    connection.execute("BEGIN")
+    damage = [row[0] for row in connection.execute("PRAGMA integrity_check") if row[0] != "ok"]
+    if damage:  # then nothing else can be relied upon
+        return [f"the file is damaged: {one}" for one in damage]
+    dangling = [
+        f"what is referred to exists: not so for row {row[1]} of {row[0]}, which names {row[2]}"
+        for row in connection.execute("PRAGMA foreign_key_check")
+    ]
+    return [*dangling, *invariants.broken(Snapshot(connection))]

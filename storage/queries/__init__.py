@@ -1,0 +1,1 @@
+"""SQL and the functions that run it, one module per area of the schema."""

@@ -1,0 +1,81 @@
+"""The audit table: rows are added, and go when they are old; nothing else happens to them."""
+
+import sqlite3
+from collections.abc import Mapping
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.audit import AuditEntry
+from storage.writer import Transaction
+
+TOPIC = "audit"
+MOST = 1000  # entries of one page
+
+_ADD = """
+    INSERT INTO audit (time, accessor, secret_hash, address, method, path, query, namespace,
+                       status, reason)
+    VALUES (:time, :accessor, :secret_hash, :address, :method, :path, :query, :namespace,
+            :status, :reason)
+"""
+_COLUMNS = """
+    SELECT number, time, accessor, secret_hash, address, method, path, query, namespace, status,
+           reason
+      FROM audit
+"""
+_AFTER = f"{_COLUMNS} WHERE number > :number ORDER BY number LIMIT :most"
+_LAST = "SELECT max(number) AS number FROM audit"
+_FILTERS = {
+    "accessor": "accessor = :accessor",
+    "address": "address = :address",
+    "method": "method = :method",
+    "namespace": "namespace = :namespace",
+    "path": "path >= :path AND path < :path || char(1114111)",
+    "refused": "status >= 400",
+    "since": "time >= :since",
+    "until": "time < :until",
+}
+_TRIM = """
+    DELETE FROM audit
+     WHERE number <= (SELECT max(number) FROM (SELECT number, time FROM audit
+                                             ORDER BY number LIMIT :most)
+                       WHERE time < :before)
+"""
+
+
+def _from(row: sqlite3.Row) -> AuditEntry:
+    return AuditEntry(**dict(row))
+
+
+def add(tx: Transaction, entry: AuditEntry) -> None:
+    """Append an entry; its number is given by the table."""
+    tx.execute(_ADD, msgspec.structs.asdict(entry))
+    tx.touch("audit", TOPIC)
+
+
+def after(db: Snapshot, number: int, most: int = MOST) -> list[AuditEntry]:
+    """Return the entries behind a number, oldest first."""
+    return [_from(row) for row in db.all(_AFTER, {"number": number, "most": most})]
+
+
+def last(db: Snapshot) -> int:
+    """Return the number of the newest entry; 0 when there is none."""
+    row = db.one(_LAST)
+    return int(row["number"] or 0) if row else 0
+
+
+def page(
+    db: Snapshot, filters: Mapping[str, object], before: int, most: int = MOST
+) -> list[AuditEntry]:
+    """Return the newest entries before a number that fit the filters, newest first.
+
+    Filters: accessor, address, method, namespace, path (a beginning), refused, since, until.
+    """
+    conditions = " AND ".join(["number < :before", *(_FILTERS[name] for name in filters)])
+    sql = f"{_COLUMNS} WHERE {conditions} ORDER BY number DESC LIMIT :most"
+    return [_from(row) for row in db.all(sql, {**filters, "before": before, "most": most})]
+
+
+def trim(tx: Transaction, before: int, most: int) -> int:
+    """Remove the oldest entries from before a time, at most `most`; return how many."""
+    return tx.execute(_TRIM, {"before": before, "most": most})

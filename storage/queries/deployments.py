@@ -1,0 +1,122 @@
+"""Deployments: one version of a job replacing another."""
+
+import msgspec
+
+from storage.queries import events
+from storage.readers import Snapshot, selection
+from storage.records.codec import encode
+from storage.records.deployment import Deployment
+from storage.writer import Transaction
+
+
+def job_topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job's deployments are published."""
+    return f"job-deployments/{namespace}/{job_id}"
+
+
+_PUT = """
+    INSERT INTO deployments (id, namespace, job_id, job_version, status, create_index,
+                             modify_index, document)
+    VALUES (:id, :namespace, :job_id, :job_version, :status, :create_index, :modify_index,
+            :document)
+    ON CONFLICT (id) DO UPDATE
+       SET status = excluded.status, modify_index = excluded.modify_index,
+           document = excluded.document
+"""
+
+
+def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
+    """Store a new deployment (create index 0), or the new state of one; return it as stored.
+
+    The caller calls `jobs.settle` afterwards.
+    """
+    new = not deployment.create_index
+    stored = msgspec.structs.replace(
+        deployment,
+        create_index=tx.index if new else deployment.create_index,
+        create_time=now if new else deployment.create_time,
+        modify_index=tx.index,
+        modify_time=now,
+    )
+    document = encode(stored).decode()
+    tx.execute(
+        _PUT,
+        {
+            "id": stored.id,
+            "namespace": stored.namespace,
+            "job_id": stored.job_id,
+            "job_version": stored.job_version,
+            "status": stored.status,
+            "create_index": stored.create_index,
+            "modify_index": stored.modify_index,
+            "document": document,
+        },
+    )
+    tx.touch(
+        "deployments",
+        f"deployments/{stored.id}",
+        job_topic(stored.namespace, stored.job_id),
+    )
+    events.add(
+        tx,
+        "Deployment",
+        "DeploymentStatusUpdate",
+        namespace=stored.namespace,
+        key=stored.id,
+        filter_keys=(stored.job_id,),
+        payload=f'{{"Deployment":{document}}}',
+    )
+    return stored
+
+
+_FIND = "SELECT document FROM deployments WHERE id = :id"
+_LATEST = """
+    SELECT document FROM deployments
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY create_index DESC
+     LIMIT 1
+"""
+_ACTIVE = "SELECT document FROM deployments WHERE status IN ('running', 'paused')"
+_OF_JOB = """
+    SELECT document FROM deployments
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY create_index DESC
+"""
+
+
+_PAGE = "SELECT id, create_index, document FROM deployments"
+_PAGE_FILTERS = {
+    "namespace": "namespace = :namespace",
+    "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
+}
+
+
+def page(db: Snapshot, namespace: str, prefix: str = "") -> list[tuple[int, str, bytes]]:
+    """Return create index, id and JSON of deployments in the order of their making."""
+    values = {"namespace": namespace, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
+    return [(row["create_index"], row["id"], row["document"].encode()) for row in rows]
+
+
+def find(db: Snapshot, deployment_id: str) -> Deployment | None:
+    """Return a deployment."""
+    row = db.one(_FIND, {"id": deployment_id})
+    return msgspec.json.decode(row["document"], type=Deployment) if row else None
+
+
+def latest(db: Snapshot, namespace: str, job_id: str) -> Deployment | None:
+    """Return the newest deployment of a job."""
+    row = db.one(_LATEST, {"namespace": namespace, "job_id": job_id})
+    return msgspec.json.decode(row["document"], type=Deployment) if row else None
+
+
+def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Deployment]:
+    """Return the deployments of a job, newest first."""
+    rows = db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return [msgspec.json.decode(row["document"], type=Deployment) for row in rows]
+
+
+def active(db: Snapshot) -> list[Deployment]:
+    """Return all deployments that are under way."""
+    return [msgspec.json.decode(row["document"], type=Deployment) for row in db.all(_ACTIVE)]

@@ -1,0 +1,245 @@
+"""Evaluations: what is to be done, what waits for room, what was found."""
+
+import msgspec
+
+from storage.queries import events
+from storage.readers import Snapshot, selection
+from storage.records.codec import encode
+from storage.records.evaluation import Evaluation
+from storage.records.times import nanoseconds
+from storage.writer import Transaction
+
+ROOM = "room"  # table and topic that are touched when an allocation lets go of what it holds
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """Room on a node: CPU in MHz, memory and disk in MB."""
+
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+
+
+NO_ROOM = Room()
+
+
+def topics(evaluation: Evaluation) -> tuple[str, str]:
+    """Return the topics on which a change of this evaluation is published."""
+    return (
+        f"evaluations/{evaluation.id}",
+        job_topic(evaluation.namespace, evaluation.job_id),
+    )
+
+
+def job_topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job's evaluations are published."""
+    return f"job-evaluations/{namespace}/{job_id}"
+
+
+_PUT = """
+    INSERT INTO evaluations (id, namespace, job_id, priority, status, wait_until, tried_index,
+                             needs_cpu, needs_memory, needs_disk, deployment_id,
+                             create_index, modify_index, modify_time, document)
+    VALUES (:id, :namespace, :job_id, :priority, :status, :wait_until, :tried_index,
+            :cpu, :memory, :disk, :deployment_id, :create_index, :modify_index, :modify_time,
+            :document)
+    ON CONFLICT (id) DO UPDATE
+       SET status = excluded.status, wait_until = excluded.wait_until,
+           tried_index = excluded.tried_index, needs_cpu = excluded.needs_cpu,
+           needs_memory = excluded.needs_memory, needs_disk = excluded.needs_disk,
+           deployment_id = excluded.deployment_id, modify_index = excluded.modify_index,
+           modify_time = excluded.modify_time, document = excluded.document
+"""
+
+
+def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM) -> Evaluation:
+    """Store a new evaluation, or the new state of one; return it with its indexes and times.
+
+    A new one has create index 0. `needs` is the least room that can help a blocked one. The caller
+    calls `jobs.settle` afterwards.
+    """
+    new = not evaluation.create_index
+    stored = msgspec.structs.replace(
+        evaluation,
+        create_index=tx.index if new else evaluation.create_index,
+        create_time=now if new else evaluation.create_time,
+        modify_index=tx.index,
+        modify_time=now,
+    )
+    document = encode(stored).decode()
+    tx.execute(
+        _PUT,
+        {
+            "id": stored.id,
+            "namespace": stored.namespace,
+            "job_id": stored.job_id,
+            "priority": stored.priority,
+            "status": stored.status,
+            "wait_until": nanoseconds(stored.wait_until) if stored.wait_until else 0,
+            "tried_index": stored.snapshot_index,
+            "cpu": needs.cpu,
+            "memory": needs.memory,
+            "disk": needs.disk,
+            "deployment_id": stored.deployment_id,
+            "create_index": stored.create_index,
+            "modify_index": stored.modify_index,
+            "modify_time": now,
+            "document": document,
+        },
+    )
+    tx.touch("evaluations", *topics(stored))
+    events.add(
+        tx,
+        "Evaluation",
+        "EvaluationUpdated",
+        namespace=stored.namespace,
+        key=stored.id,
+        filter_keys=tuple(filter(None, (stored.job_id, stored.deployment_id))),
+        payload=f'{{"Evaluation":{document}}}',
+    )
+    return stored
+
+
+_FIND = "SELECT document FROM evaluations WHERE id = :id"
+
+
+def find(db: Snapshot, eval_id: str) -> Evaluation | None:
+    """Return an evaluation."""
+    row = db.one(_FIND, {"id": eval_id})
+    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+
+
+def wire(db: Snapshot, eval_id: str) -> tuple[bytes, int] | None:
+    """Return an evaluation as JSON, and the index of its last change."""
+    row = db.one("SELECT document, modify_index FROM evaluations WHERE id = :id", {"id": eval_id})
+    return (row["document"].encode(), row["modify_index"]) if row else None
+
+
+# ---- what is to be done --------------------------------------------------------------------
+
+_READY = """
+    SELECT document FROM evaluations
+     WHERE status = 'pending' AND wait_until <= :now
+  ORDER BY priority DESC, create_index
+     LIMIT :most
+"""
+_NEXT_TIME = """
+    SELECT min(wait_until) AS at FROM evaluations WHERE status = 'pending' AND wait_until > :now
+"""
+
+
+def ready(db: Snapshot, now: int, most: int = 1) -> list[Evaluation]:
+    """Return the most urgent evaluations whose time has come: by priority, then by age."""
+    rows = db.all(_READY, {"now": now, "most": most})
+    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
+
+
+def next_time(db: Snapshot, now: int) -> int | None:
+    """Return when the next evaluation that waits for its time becomes ready."""
+    row = db.one(_NEXT_TIME, {"now": now})
+    return row["at"] if row else None
+
+
+_UNFINISHED = """
+    SELECT document FROM evaluations
+     WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
+  ORDER BY create_index
+"""
+# A blocked evaluation is worth another look when room that may be enough has been freed since the
+# last one, or a node has changed: so thousands that wait cost nothing while nothing changes.
+_NEXT_BLOCKED = """
+    SELECT document FROM evaluations
+     WHERE status = 'blocked'
+       AND (tried_index < :nodes_index
+            OR (tried_index < :room_index AND needs_memory > 0
+                AND needs_cpu <= :cpu AND needs_memory <= :memory AND needs_disk <= :disk))
+  ORDER BY priority DESC, create_index
+     LIMIT 1
+"""
+
+
+def unfinished(db: Snapshot, namespace: str, job_id: str) -> list[Evaluation]:
+    """Return the evaluations of a job that are pending or blocked, oldest first."""
+    rows = db.all(_UNFINISHED, {"namespace": namespace, "job_id": job_id})
+    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
+
+
+def any_blocked(db: Snapshot) -> bool:
+    """Tell whether any evaluation waits for room."""
+    return db.one("SELECT 1 FROM evaluations WHERE status = 'blocked' LIMIT 1") is not None
+
+
+def next_blocked(db: Snapshot, free: Room) -> Evaluation | None:
+    """Return the most urgent evaluation that may fit now into the largest `free` room of a node."""
+    row = db.one(
+        _NEXT_BLOCKED,
+        {
+            "nodes_index": db.table_index("nodes"),
+            "room_index": db.table_index(ROOM),
+            "cpu": free.cpu,
+            "memory": free.memory,
+            "disk": free.disk,
+        },
+    )
+    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+
+
+# ---- listings ---------------------------------------------------------------------------------
+
+_PAGE = "SELECT id, create_index, modify_index, document FROM evaluations"
+_PAGE_FILTERS = {
+    "namespace": "namespace = :namespace",
+    "job_id": "job_id = :job_id",
+    "status": "status = :status",
+    "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
+}
+_JOB_LIST = """
+    SELECT document, modify_index FROM evaluations
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY create_index DESC, id
+"""
+
+
+def page(
+    db: Snapshot,
+    namespace: str,
+    *,
+    prefix: str = "",
+    job_id: str | None = None,
+    status: str | None = None,
+) -> list[tuple[int, str, bytes]]:
+    """Return create index, id and JSON of evaluations in the order of their making."""
+    values = {"namespace": namespace, "job_id": job_id, "status": status, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
+    return [(row["create_index"], row["id"], row["document"].encode()) for row in rows]
+
+
+def job_list(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], int]:
+    """Return a job's evaluations as JSON, newest first, and the highest index among them."""
+    rows = db.all(_JOB_LIST, {"namespace": namespace, "job_id": job_id})
+    return (
+        [row["document"].encode() for row in rows],
+        max((row["modify_index"] for row in rows), default=0),
+    )
+
+
+# ---- forgetting -------------------------------------------------------------------------------
+
+_REMOVE_ORPHANS = """
+    DELETE FROM evaluations
+     WHERE rowid IN (SELECT e.rowid FROM evaluations e
+                      WHERE e.status IN ('complete', 'failed', 'canceled')
+                        AND e.modify_time < :before
+                        AND NOT EXISTS (SELECT 1 FROM jobs j
+                                         WHERE j.namespace = e.namespace AND j.id = e.job_id)
+                      LIMIT :most)
+"""
+
+
+def remove_orphans(tx: Transaction, before: int, most: int) -> int:
+    """Remove finished evaluations of jobs that are gone, at most `most`; return how many."""
+    removed = tx.execute(_REMOVE_ORPHANS, {"before": before, "most": most})
+    if removed:
+        tx.touch("evaluations")
+    return removed

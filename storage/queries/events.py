@@ -1,0 +1,151 @@
+"""The event table: what changed, in order.
+
+Numbers have no gaps: a reader who has seen one knows which comes next, and so that some are gone.
+"""
+
+import sqlite3
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.writer import Transaction
+
+TOPIC = "events"  # published with every event
+_COLLECTED = "collected-events"
+
+_ADD = """
+    INSERT INTO events (write_index, topic, type, namespace, key, filter_keys, payload)
+    VALUES (:index, :topic, :type, :namespace, :key, :filter_keys, :payload)
+"""
+
+
+def add(
+    tx: Transaction,
+    topic: str,
+    kind: str,
+    *,
+    key: str,
+    payload: str,
+    namespace: str = "",
+    filter_keys: tuple[str, ...] = (),
+) -> None:
+    """Append an event: an object of this topic changed; `payload` is a JSON object."""
+    tx.execute(
+        _ADD,
+        {
+            "index": tx.index,
+            "topic": topic,
+            "type": kind,
+            "namespace": namespace,
+            "key": key,
+            "filter_keys": msgspec.json.encode(filter_keys).decode(),
+            "payload": payload,
+        },
+    )
+    tx.publish(TOPIC)
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table; the payload is a JSON object."""
+
+    number: int
+    index: int
+    topic: str
+    type: str
+    namespace: str
+    key: str
+    filter_keys: list[str]
+    payload: str
+
+
+_NEWEST = "SELECT number FROM events ORDER BY number DESC LIMIT 1"
+_FIRST_AT = """
+    SELECT number FROM events
+     WHERE write_index >= :index
+  ORDER BY write_index, number
+     LIMIT 1
+"""
+_INDEX_AT = "SELECT write_index FROM events WHERE number >= :number ORDER BY number LIMIT 1"
+_AFTER = """
+    SELECT * FROM events
+     WHERE number > :after
+       AND write_index <= coalesce((SELECT write_index FROM events
+                                     WHERE number > :after
+                                  ORDER BY number LIMIT 1 OFFSET :most - 1), :any)
+  ORDER BY number
+"""
+_ANY = 2**63 - 1
+
+
+def newest(db: Snapshot) -> int:
+    """Return the number of the newest event, 0 when there is none."""
+    row = db.one(_NEWEST)
+    return int(row["number"]) if row else 0
+
+
+def before_index(db: Snapshot, index: int) -> int:
+    """Return the number after which the events of this index and later ones stand."""
+    row = db.one(_FIRST_AT, {"index": index})
+    return int(row["number"]) - 1 if row else newest(db)
+
+
+def before_last(db: Snapshot, count: int) -> int:
+    """Return the number after which the last events stand: about `count`, whole writes."""
+    row = db.one(_INDEX_AT, {"number": newest(db) - count + 1})
+    return before_index(db, row["write_index"]) if row else 0
+
+
+def after(db: Snapshot, number: int, most: int) -> list[Event]:
+    """Return the events after a number: about `most`, so many that the last write is whole."""
+    rows = db.all(_AFTER, {"after": number, "most": most, "any": _ANY})
+    return [_from(row) for row in rows]
+
+
+def _from(row: sqlite3.Row) -> Event:
+    return Event(
+        number=row["number"],
+        index=row["write_index"],
+        topic=row["topic"],
+        type=row["type"],
+        namespace=row["namespace"],
+        key=row["key"],
+        filter_keys=msgspec.json.decode(row["filter_keys"], type=list[str]),
+        payload=row["payload"],
+    )
+
+
+def collected(db: Snapshot) -> int:
+    """Return the highest index of which events have been removed, 0 when none has."""
+    return db.table_index(_COLLECTED)
+
+
+# ---- forgetting ---------------------------------------------------------------------------------
+
+_LAST_TRIMMED = """
+    SELECT max(write_index) AS highest
+      FROM (SELECT write_index FROM events
+             WHERE number <= (SELECT max(number) FROM events) - :kept
+          ORDER BY number LIMIT :most)
+"""
+_NOTE = """
+    INSERT INTO table_indexes (name, last_index) VALUES (:name, :index)
+    ON CONFLICT (name) DO UPDATE SET last_index = excluded.last_index
+"""
+_TRIM = """
+    DELETE FROM events
+     WHERE number IN (SELECT number FROM events
+                       WHERE number <= (SELECT max(number) FROM events) - :kept
+                    ORDER BY number LIMIT :most)
+"""
+
+
+def trim(tx: Transaction, kept: int, most: int) -> int:
+    """Remove the oldest events beyond the newest `kept`, at most `most`; return how many."""
+    row = tx.one(_LAST_TRIMMED, {"kept": kept, "most": most})
+    if row is None or row["highest"] is None:
+        return 0
+    tx.execute(_NOTE, {"name": _COLLECTED, "index": row["highest"]})
+    return tx.execute(_TRIM, {"kept": kept, "most": most})

@@ -1,0 +1,205 @@
+"""What must be true of the file whatever has happened: each rule with the query that finds what breaks it.
+
+A rule's query gives a row, with one column that names the offender, for each thing that breaks it.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from storage.queries import jobs, periodic, scaling, submissions
+from storage.readers import Snapshot
+from storage.records.allocation import Client, DeploymentHealth, Desired, Placement
+from storage.records.deployment import Deployment
+from storage.records.evaluation import Evaluation
+from storage.records.job import Job, Submission
+from storage.records.node import Node
+from storage.records.scaling import ScalingEvent
+
+_JOB_OF = "j.namespace || '/' || j.id"
+
+RULES = {
+    "the current version of a job is its newest": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE j.version IS NOT (SELECT max(version) FROM job_versions v
+                                  WHERE v.namespace = j.namespace AND v.job_id = j.id)
+    """,
+    "the versions of a job are numbered from 0 without a gap": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE j.version + 1 <> (SELECT count(*) FROM job_versions v
+                                  WHERE v.namespace = j.namespace AND v.job_id = j.id)
+    """,
+    "every version has a state": """
+        SELECT namespace || '/' || job_id || ' version ' || version FROM job_versions v
+         WHERE NOT EXISTS (SELECT 1 FROM job_version_states s
+                            WHERE s.namespace = v.namespace AND s.job_id = v.job_id
+                              AND s.version = v.version)
+    """,
+    "the columns of a job say what its definition says": f"""
+        SELECT {_JOB_OF} FROM jobs j
+          JOIN job_versions v
+            ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
+         WHERE j.type <> v.document ->> '$.Type' OR j.id <> v.document ->> '$.ID'
+            OR j.namespace <> v.document ->> '$.Namespace'
+            OR j.parent_id <> v.document ->> '$.ParentID' OR j.stop <> v.document ->> '$.Stop'
+            OR j.job_modify_index <> v.create_index
+    """,
+    "a job counts its children as they are": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE (j.children_pending, j.children_running, j.children_dead)
+               <> (SELECT count(*) FILTER (WHERE c.status = 'pending'),
+                          count(*) FILTER (WHERE c.status = 'running'),
+                          count(*) FILTER (WHERE c.status = 'dead')
+                     FROM jobs c
+                    WHERE c.namespace = j.namespace AND c.parent_id = j.id AND c.parent_id <> '')
+    """,
+    "a job that is not dead is in a namespace that exists": f"""
+        SELECT {_JOB_OF} FROM jobs j
+         WHERE j.status <> 'dead'
+           AND NOT EXISTS (SELECT 1 FROM namespaces n WHERE n.name = j.namespace)
+    """,
+    "only the newest sources of a job are kept": f"""
+        SELECT namespace || '/' || job_id FROM job_submissions
+      GROUP BY namespace, job_id HAVING count(*) > {submissions.KEPT}
+    """,
+    "only the newest scaling events of a group are kept": f"""
+        SELECT namespace || '/' || job_id FROM scaling_events
+      GROUP BY namespace, job_id, task_group HAVING count(*) > {scaling.KEPT}
+    """,
+    "only the newest slots of a job are kept": f"""
+        SELECT namespace || '/' || job_id FROM periodic_slots
+      GROUP BY namespace, job_id HAVING count(*) > {periodic.KEPT}
+    """,
+    "no slot is decided that has not come": """
+        SELECT s.namespace || '/' || s.job_id FROM periodic_slots s
+          JOIN periodic_jobs p ON p.namespace = s.namespace AND p.job_id = s.job_id
+         WHERE s.slot > p.followed_to
+    """,
+    "the columns of an evaluation say what its document says": """
+        SELECT id FROM evaluations
+         WHERE id <> document ->> '$.ID' OR status <> document ->> '$.Status'
+            OR job_id <> document ->> '$.JobID' OR namespace <> document ->> '$.Namespace'
+            OR priority <> document ->> '$.Priority'
+            OR create_index <> document ->> '$.CreateIndex'
+            OR modify_index <> document ->> '$.ModifyIndex'
+    """,
+    "a job has at most one evaluation that waits for room": """
+        SELECT namespace || '/' || job_id FROM evaluations
+         WHERE status = 'blocked' GROUP BY namespace, job_id HAVING count(*) > 1
+    """,
+    "an allocation is of a version that exists": """
+        SELECT id FROM allocations a
+         WHERE NOT EXISTS (SELECT 1 FROM job_versions v
+                            WHERE v.namespace = a.namespace AND v.job_id = a.job_id
+                              AND v.version = a.job_version)
+    """,
+    "an allocation is on a node that exists": """
+        SELECT id FROM allocations a
+         WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = a.node_id)
+    """,
+    "what is wanted has a name of its own": """
+        SELECT min(name) FROM allocations
+         WHERE desired_status = 'run' AND client_status IN ('pending', 'running')
+           AND coalesce(health ->> '$.Canary', 0) = 0
+      GROUP BY namespace, job_id, name, node_id HAVING count(*) > 1
+    """,
+    "only what has not ended holds ports": """
+        SELECT a.id FROM allocation_ports p JOIN allocations a ON a.id = p.allocation_id
+         WHERE a.client_status NOT IN ('pending', 'running', 'unknown') OR a.node_id <> p.node_id
+    """,
+    "the events of a task are numbered from 0 without a gap": """
+        SELECT allocation_id || ' task ' || task FROM task_events
+      GROUP BY allocation_id, task HAVING max(number) + 1 <> count(*)
+    """,
+    "the columns of a deployment say what its document says": """
+        SELECT id FROM deployments
+         WHERE id <> document ->> '$.ID' OR status <> document ->> '$.Status'
+            OR job_id <> document ->> '$.JobID' OR namespace <> document ->> '$.Namespace'
+            OR job_version <> document ->> '$.JobVersion'
+            OR modify_index <> document ->> '$.ModifyIndex'
+    """,
+    "a job has at most one deployment under way": """
+        SELECT namespace || '/' || job_id FROM deployments
+         WHERE status IN ('running', 'paused') GROUP BY namespace, job_id HAVING count(*) > 1
+    """,
+    "events stand in the order of the writes": """
+        SELECT number FROM (SELECT number, write_index,
+                                   lag(write_index) OVER (ORDER BY number) AS before FROM events)
+         WHERE write_index < before
+    """,
+    "no index is higher than that of the last write": " UNION ALL ".join(
+        f"SELECT '{table}' FROM {table} WHERE {column} > (SELECT last_index FROM store)"
+        for table, column in (
+            ("table_indexes", "last_index"),
+            ("jobs", "modify_index"),
+            ("job_versions", "create_index"),
+            ("evaluations", "modify_index"),
+            ("allocations", "modify_index"),
+            ("deployments", "modify_index"),
+            ("nodes", "modify_index"),
+            ("events", "write_index"),
+            ("moments", "last_index"),
+        )
+    ),
+    "nothing was changed before it was made": " UNION ALL ".join(
+        f"SELECT id FROM {table} WHERE modify_index < create_index"
+        for table in ("jobs", "evaluations", "allocations", "deployments", "nodes")
+    ),
+    "a listing is as new as what it lists": " UNION ALL ".join(
+        f"SELECT '{table}' WHERE (SELECT max(modify_index) FROM {table})"
+        f" > coalesce((SELECT last_index FROM table_indexes WHERE name = '{table}'), 0)"
+        for table in ("jobs", "evaluations", "allocations", "deployments", "nodes")
+    ),
+}
+
+
+def broken(db: Snapshot) -> Iterator[str]:
+    """Yield what breaks a rule, in words."""
+    for rule, query in RULES.items():
+        for row in db.all(query):
+            yield f"{rule}: not so for {row[0]}"
+    yield from _unsettled(db)
+    yield from _not_followed(db)
+    yield from _unreadable(db)
+
+
+def _unsettled(db: Snapshot) -> Iterator[str]:
+    """Yield jobs whose stored status or counts are not what follows from what belongs to them."""
+    for row in db.all("SELECT * FROM jobs"):
+        if row["status"] != jobs.status_of(db, row):
+            yield f"a job's status follows from what belongs to it: not so for {row['id']}"
+        if row["summary"] != jobs.counts_of(db, row):
+            yield f"a job's counts follow from what belongs to it: not so for {row['id']}"
+
+
+def _not_followed(db: Snapshot) -> Iterator[str]:
+    for row in db.all("SELECT namespace, id FROM jobs"):
+        key = (row["namespace"], row["id"])
+        job = jobs.current(db, *key)
+        followed = periodic.of_job(db, *key) is not None
+        if job is not None and followed != periodic.is_followed(job):
+            yield f"the clock is followed for periodic jobs alone: not so for {row['id']}"
+
+
+_DOCUMENTS: tuple[tuple[str, str, type], ...] = (
+    ("job_versions", "document", Job),
+    ("job_submissions", "document", Submission),
+    ("scaling_events", "document", ScalingEvent),
+    ("evaluations", "document", Evaluation),
+    ("allocations", "placement", Placement),
+    ("allocations", "desired", Desired),
+    ("allocations", "client", Client),
+    ("allocations", "health", DeploymentHealth),
+    ("deployments", "document", Deployment),
+    ("nodes", "document", Node),
+)
+
+
+def _unreadable(db: Snapshot) -> Iterator[str]:
+    """Yield documents that are not what their table holds."""
+    for table, column, record in _DOCUMENTS:
+        for row in db.all(f"SELECT {column} FROM {table} WHERE {column} IS NOT NULL"):
+            try:
+                msgspec.json.decode(row[0], type=record)
+            except msgspec.DecodeError as error:
+                yield f"documents can be read: one of {table} cannot: {error}"

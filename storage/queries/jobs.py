@@ -1,0 +1,591 @@
+"""Jobs: their append-only versions, current state, counts and source texts."""
+
+import sqlite3
+from typing import NamedTuple
+
+import msgspec
+
+from storage.queries import (
+    allocations,
+    deployments,
+    evaluations,
+    events,
+    periodic,
+    scaling,
+    services,
+)
+from storage.readers import Snapshot, selection
+from storage.records.codec import encode, job_document
+from storage.records.job import (
+    GroupSummary,
+    Job,
+    JobCounts,
+    JobHead,
+    JobListing,
+    JobStatus,
+    JobType,
+    VersionTag,
+)
+from storage.writer import Transaction
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job are published."""
+    return f"jobs/{namespace}/{job_id}"
+
+
+def summary_topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job's counts are published."""
+    return f"summaries/{namespace}/{job_id}"
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+_HEAD = """
+       v.version, v.submit_time, v.create_index AS job_modify_index,
+       s.stable, s.tag_name, s.tag_description, s.tagged_time,
+       j.create_index,
+       iif(v.version = j.version, j.status, s.status) AS status,
+       iif(v.version = j.version, j.modify_index, s.modify_index) AS modify_index
+"""
+_FROM = """
+  FROM jobs j
+  JOIN job_versions v ON v.namespace = j.namespace AND v.job_id = j.id
+  JOIN job_version_states s
+    ON s.namespace = v.namespace AND s.job_id = v.job_id AND s.version = v.version
+ WHERE j.namespace = :namespace AND j.id = :id
+"""
+_CURRENT = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = j.version"
+_VERSION = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = :version"
+_VERSIONS = f"SELECT v.document, {_HEAD} {_FROM} ORDER BY v.version DESC"
+_ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
+
+
+def _head(row: sqlite3.Row) -> JobHead:
+    tag = None
+    if row["tag_name"] is not None:
+        tag = VersionTag(
+            name=row["tag_name"],
+            description=row["tag_description"],
+            tagged_time=row["tagged_time"],
+        )
+    return JobHead(
+        status=row["status"],
+        stable=bool(row["stable"]),
+        version=row["version"],
+        version_tag=tag,
+        submit_time=row["submit_time"],
+        create_index=row["create_index"],
+        modify_index=row["modify_index"],
+        job_modify_index=row["job_modify_index"],
+    )
+
+
+def _job(row: sqlite3.Row) -> Job:
+    job = msgspec.json.decode(row["document"], type=Job)
+    head = _head(row)
+    return msgspec.structs.replace(job, **msgspec.structs.asdict(head))
+
+
+def _wire(row: sqlite3.Row) -> bytes:
+    """Return a job as it goes over the wire: its head and the stored definition, joined as text."""
+    return _joined(_head(row), row)
+
+
+def _joined(head: JobHead, row: sqlite3.Row) -> bytes:
+    document: str = row["document"]
+    return encode(head)[:-1] + b"," + document[1:].encode()
+
+
+def current(db: Snapshot, namespace: str, job_id: str) -> Job | None:
+    """Return the newest version of a job."""
+    row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
+    return _job(row) if row else None
+
+
+def definition_index(db: Snapshot, namespace: str, job_id: str) -> int | None:
+    """Return the index of the last change of a job's definition."""
+    row = db.one(_ROW, {"namespace": namespace, "id": job_id})
+    return int(row["job_modify_index"]) if row else None
+
+
+def version(db: Snapshot, namespace: str, job_id: str, number: int) -> Job | None:
+    """Return one version of a job."""
+    row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
+    return _job(row) if row else None
+
+
+def versions(db: Snapshot, namespace: str, job_id: str) -> list[Job]:
+    """Return all versions of a job, newest first."""
+    return [_job(row) for row in db.all(_VERSIONS, {"namespace": namespace, "id": job_id})]
+
+
+def current_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
+    """Return the newest version as JSON, and the index of the job's last change."""
+    row = db.one(_CURRENT, {"namespace": namespace, "id": job_id})
+    return (_wire(row), row["modify_index"]) if row else None
+
+
+def versions_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], int]:
+    """Return all versions as JSON, newest first, and the highest index among them."""
+    rows = db.all(_VERSIONS, {"namespace": namespace, "id": job_id})
+    return [_wire(row) for row in rows], max((row["modify_index"] for row in rows), default=0)
+
+
+def registered_wire(db: Snapshot, namespace: str, job_id: str, number: int) -> bytes | None:
+    """Return one version as JSON, as it was when it was registered: so allocations carry it."""
+    row = db.one(_VERSION, {"namespace": namespace, "id": job_id, "version": number})
+    if row is None:
+        return None
+    head = msgspec.structs.replace(
+        _head(row),
+        status=JobStatus.PENDING,
+        stable=False,
+        version_tag=None,
+        modify_index=row["job_modify_index"],
+    )
+    return _joined(head, row)
+
+
+# A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
+# children change with each step of each child: they are columns, not text.
+_COUNTS_FORM = (
+    '%s,"Children":{"Pending":%d,"Running":%d,"Dead":%d},"CreateIndex":%d,"ModifyIndex":%d}'
+)
+_COUNTS = """
+    substr(summary, 1, length(summary) - 1), children_pending, children_running, children_dead,
+    create_index, summary_index
+"""
+_SUMMARY = f"""
+    SELECT printf('{_COUNTS_FORM}', {_COUNTS}) AS summary, summary_index
+      FROM jobs
+     WHERE namespace = :namespace AND id = :id
+"""
+
+
+def summary_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
+    """Return a job's counts as JSON, and the index of their last change."""
+    row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
+    return (row["summary"].encode(), row["summary_index"]) if row else None
+
+
+_STUBS = f"""
+    SELECT namespace, id,
+           CAST(printf('%s,"Status":"%s","ModifyIndex":%d,"JobSummary":{_COUNTS_FORM}%s}}',
+                       listing, status, modify_index, {_COUNTS}, :meta) AS BLOB) AS stub
+      FROM jobs
+"""
+_STUB_FILTERS = {
+    "namespace": "namespace = :namespace",
+    "prefix": "id >= :prefix AND id < :prefix || char(1114111)",
+}
+_STUBS_WITH_META = _STUBS.replace(
+    ":meta",
+    """',"Meta":' || (SELECT coalesce(v.document -> '$.Meta', 'null')
+                        FROM job_versions v
+                       WHERE v.namespace = jobs.namespace AND v.job_id = jobs.id
+                         AND v.version = jobs.version)""",
+)
+
+
+def stubs(
+    db: Snapshot, namespace: str, prefix: str = "", *, with_meta: bool = False
+) -> list[tuple[str, str, bytes]]:
+    """Return namespace, id and listing line of the jobs whose id begins with `prefix`.
+
+    Ordered by namespace and id; the namespace `*` means all.
+    """
+    values = {"namespace": namespace, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    sql = selection(
+        _STUBS_WITH_META if with_meta else _STUBS, _STUB_FILTERS, given, "namespace, id"
+    )
+    rows = db.all(sql, {**given, "meta": ""})
+    return [(row["namespace"], row["id"], row["stub"]) for row in rows]
+
+
+class Change(NamedTuple):
+    """A job and when it changed last."""
+
+    modify_index: int
+    namespace: str
+    id: str
+
+
+_BY_CHANGE = "SELECT modify_index, namespace, id FROM jobs"
+
+
+def by_change(
+    db: Snapshot, namespace: str, prefix: str = "", *, children: bool = False
+) -> list[Change]:
+    """Return the jobs whose id begins with `prefix`, oldest change first, or only those without parent."""
+    values = {"namespace": namespace, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    filters, chosen = _STUB_FILTERS, dict(given)
+    if not children:
+        filters, chosen = {**filters, "parent_id": "parent_id = ''"}, {**given, "parent_id": ""}
+    sql = selection(_BY_CHANGE, filters, chosen, "modify_index, namespace, id")
+    return [Change(*row) for row in db.all(sql, given)]
+
+
+_CHILD_STATUSES = """
+    SELECT status FROM jobs
+     WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''
+  ORDER BY create_index
+"""
+
+
+def child_statuses(db: Snapshot, namespace: str, job_id: str) -> list[str]:
+    """Return the status of every child of a job, oldest first."""
+    rows = db.all(_CHILD_STATUSES, {"namespace": namespace, "id": job_id})
+    return [row["status"] for row in rows]
+
+
+def has_active_children(db: Snapshot, job: Job) -> bool:
+    """Tell whether a child of a job is not dead."""
+    row = db.one(_ROW, {"namespace": job.namespace, "id": job.id})
+    return row is not None and row["children_pending"] + row["children_running"] > 0
+
+
+_ON_EVERY_NODE = """
+    SELECT namespace, id FROM jobs
+     WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0
+"""
+
+
+def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
+    """Return namespace and id of the jobs that have work on every node that suits them."""
+    return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]
+
+
+_DISPATCHED_WITH = """
+    SELECT id, create_index FROM jobs
+     WHERE namespace = :namespace AND parent_id = :parent_id AND parent_id <> ''
+       AND dispatch_token = :token
+"""
+
+
+def dispatched_with(
+    db: Snapshot, namespace: str, parent_id: str, token: str
+) -> tuple[str, int] | None:
+    """Return id and create index of the child that was dispatched with an idempotency token."""
+    values = {"namespace": namespace, "parent_id": parent_id, "token": token}
+    row = db.one(_DISPATCHED_WITH, values)
+    return (row["id"], row["create_index"]) if row else None
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+_ADD_JOB = """
+    INSERT INTO jobs (namespace, id, version, type, parent_id, dispatch_token,
+                      launches_children, stop, has_scaling, status, listing, queued, children_pending, children_running, children_dead, summary,
+                      summary_index, create_index, modify_index, job_modify_index)
+    VALUES (:namespace, :id, :version, :type, :parent_id, :dispatch_token,
+            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index)
+    ON CONFLICT (namespace, id) DO UPDATE
+       SET version = excluded.version, type = excluded.type,
+           launches_children = excluded.launches_children, stop = excluded.stop,
+           has_scaling = excluded.has_scaling,
+           listing = excluded.listing, queued = excluded.queued, modify_index = excluded.modify_index,
+           job_modify_index = excluded.job_modify_index
+"""
+# Children outlive a purge of their parent; a new job of that name, of whatever kind, is their parent
+# from then on; also a child, which can launch others, or be named as a parent by anybody.
+_ADOPT = """
+    UPDATE jobs
+       SET (children_pending, children_running, children_dead)
+           = (SELECT count(*) FILTER (WHERE c.status = 'pending'),
+                     count(*) FILTER (WHERE c.status = 'running'),
+                     count(*) FILTER (WHERE c.status = 'dead')
+                FROM jobs c
+               WHERE c.namespace = :namespace AND c.parent_id = :id AND c.parent_id <> '')
+     WHERE namespace = :namespace AND id = :id
+       AND EXISTS (SELECT 1 FROM jobs c
+                    WHERE c.namespace = :namespace AND c.parent_id = :id AND c.parent_id <> '')
+"""
+_ADD_VERSION = """
+    INSERT INTO job_versions (namespace, job_id, version, submit_time, create_index, document)
+    VALUES (:namespace, :id, :version, :submit_time, :index, :document)
+"""
+_ADD_STATE = """
+    INSERT INTO job_version_states (namespace, job_id, version, stable, status, modify_index)
+    VALUES (:namespace, :id, :version, :stable, 'pending', :index)
+"""
+_FREEZE_STATE = """
+    UPDATE job_version_states AS s
+       SET status = j.status, modify_index = j.modify_index
+      FROM jobs j
+     WHERE j.namespace = :namespace AND j.id = :id
+       AND s.namespace = j.namespace AND s.job_id = j.id AND s.version = j.version
+"""
+
+
+def append_version(tx: Transaction, job: Job) -> Job:
+    """Store `job` as the newest version; return it with version number and indexes.
+
+    The job's `submit_time` and `stable` are kept; its version and indexes follow from what is stored. The
+    caller calls `settle` when its other changes are made.
+    """
+    row = tx.one(_ROW, {"namespace": job.namespace, "id": job.id})
+    queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)
+    # Children have their parent's policies, but the parent's count is what they are for.
+    has_scaling = not job.parent_id and any(group.scaling for group in job.task_groups or ())
+    if row:
+        tx.execute(_FREEZE_STATE, {"namespace": job.namespace, "id": job.id})
+        before = msgspec.json.decode(row["queued"], type=dict[str, int])
+        queued = {group: before.get(group, 0) for group in queued}
+    stored = msgspec.structs.replace(
+        job,
+        version=row["version"] + 1 if row else 0,
+        create_index=row["create_index"] if row else tx.index,
+        modify_index=tx.index,
+        job_modify_index=tx.index,
+    )
+    values = {
+        "namespace": stored.namespace,
+        "id": stored.id,
+        "version": stored.version,
+        "type": stored.type,
+        "parent_id": stored.parent_id,
+        "dispatch_token": stored.dispatch_idempotency_token,
+        "launches_children": stored.launches_children,
+        "stop": stored.stop,
+        "has_scaling": has_scaling,
+        "stable": stored.stable,
+        "listing": encode(_listing(stored)).decode().removesuffix("}"),
+        "queued": encode(queued).decode(),
+        "submit_time": stored.submit_time,
+        "document": job_document(stored),
+        "index": tx.index,
+    }
+    tx.execute(_ADD_JOB, values)
+    if not row:
+        tx.execute(_ADOPT, values)
+    tx.execute(_ADD_VERSION, values)
+    tx.execute(_ADD_STATE, values)
+    periodic.follow(tx, stored)
+    if not row and stored.parent_id:
+        _count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
+    tx.touch("job_versions")
+    if has_scaling or (row and row["has_scaling"]):
+        tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
+    _changed(tx, stored.namespace, stored.id)
+    events.add(
+        tx,
+        "Job",
+        "JobDeregistered" if stored.stop else "JobRegistered",
+        namespace=stored.namespace,
+        key=stored.id,
+        payload=encode({"Version": stored.version}).decode(),
+    )
+    return stored
+
+
+def _listing(job: Job) -> JobListing:
+    """Return what a listing shows of a job and only a new version changes."""
+    return JobListing(
+        id=job.id,
+        parent_id=job.parent_id,
+        name=job.name,
+        namespace=job.namespace,
+        datacenters=job.datacenters,
+        node_pool=job.node_pool,
+        multiregion=job.multiregion,
+        type=job.type,
+        priority=job.priority,
+        periodic=job.periodic is not None,
+        parameterized_job=job.parameterized_job is not None and not job.dispatched,
+        stop=job.stop,
+        create_index=job.create_index,
+        job_modify_index=job.job_modify_index,
+        submit_time=job.submit_time,
+    )
+
+
+def _changed(tx: Transaction, namespace: str, job_id: str) -> None:
+    tx.touch("jobs", topic(namespace, job_id))
+
+
+_NODES = """
+    SELECT DISTINCT node_id FROM allocations WHERE namespace = :namespace AND job_id = :id
+"""
+_PURGE = "DELETE FROM jobs WHERE namespace = :namespace AND id = :id"
+
+
+def purge(tx: Transaction, job: Job) -> None:
+    """Remove a job with everything that belongs to it; evaluations stay."""
+    key = {"namespace": job.namespace, "id": job.id}
+    row = tx.one(_ROW, key)
+    nodes = [node["node_id"] for node in tx.all(_NODES, key)]
+    for registration in services.of_job(tx, job.namespace, job.id):
+        services.remove(tx, registration)
+    tx.execute(_PURGE, key)
+    if row and row["parent_id"]:
+        _count_child(tx, job.namespace, row["parent_id"], row["status"], None)
+    if row and row["has_scaling"]:
+        tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
+    tx.touch("job_versions")
+    tx.touch("summaries", summary_topic(job.namespace, job.id))
+    tx.touch("allocations", allocations.job_topic(job.namespace, job.id))
+    tx.touch("allocations", *(allocations.node_topic(node) for node in nodes))
+    tx.touch("allocations", *(allocations.removed_topic(node) for node in nodes))
+    tx.touch("deployments", deployments.job_topic(job.namespace, job.id))
+    tx.touch(evaluations.ROOM, evaluations.ROOM)
+    _changed(tx, job.namespace, job.id)
+    events.add(
+        tx,
+        "Job",
+        "JobDeregistered",
+        namespace=job.namespace,
+        key=job.id,
+        payload=f'{{"Job":{job_document(job)}}}',
+    )
+
+
+_DEAD = """
+    SELECT namespace, id FROM jobs
+     WHERE status = 'dead' AND modify_index <= :index
+  ORDER BY modify_index
+     LIMIT :most
+"""
+
+
+def dead_since(db: Snapshot, index: int, most: int) -> list[Job]:
+    """Return jobs that have been dead since an index or longer, at most `most`."""
+    rows = db.all(_DEAD, {"index": index, "most": most})
+    found = [current(db, row["namespace"], row["id"]) for row in rows]
+    return [job for job in found if job is not None]
+
+
+_MARK = """
+    UPDATE jobs SET modify_index = :index
+     WHERE namespace = :namespace AND id = :id AND version = :version
+"""
+
+
+def version_changed(tx: Transaction, namespace: str, job_id: str, number: int) -> None:
+    """Say that something about a version changed: with the current one the job has changed."""
+    key = {"namespace": namespace, "id": job_id, "version": number, "index": tx.index}
+    if tx.execute(_MARK, key):
+        settle(tx, namespace, job_id)
+    tx.touch("job_versions")
+    _changed(tx, namespace, job_id)
+
+
+_SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND id = :id"
+
+
+def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
+    """Note how many allocations of each group wait for room."""
+    tx.execute(
+        _SET_QUEUED,
+        {"namespace": namespace, "id": job_id, "queued": encode(queued).decode()},
+    )
+
+
+# ---- status and counts ---------------------------------------------------------------------------
+
+_STATUSES = """
+    SELECT task_group, client_status, count(*) AS number
+      FROM allocations
+     WHERE namespace = :namespace AND job_id = :id
+  GROUP BY task_group, client_status
+"""
+_RUNS = """
+    SELECT 1 FROM allocations
+     WHERE namespace = :namespace AND job_id = :id AND desired_status = 'run'
+       AND client_status IN ('pending', 'running', 'unknown')
+     UNION ALL
+    SELECT 1 FROM deployments
+     WHERE namespace = :namespace AND job_id = :id AND status IN ('running', 'paused')
+     LIMIT 1
+"""
+_WAITS = """
+    SELECT 1 FROM evaluations
+     WHERE namespace = :namespace AND job_id = :id AND status IN ('pending', 'blocked')
+     LIMIT 1
+"""
+_SETTLE = """
+    UPDATE jobs
+       SET status = :status, modify_index = :modify_index,
+           summary = :summary, summary_index = :summary_index
+     WHERE namespace = :namespace AND id = :id
+"""
+_COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
+
+
+def settle(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Bring the status and the counts of a job up to date.
+
+    Called by every write that changes an evaluation, an allocation or a deployment, or the job
+    itself, after the change: so what lists show is never older than what they list.
+    """
+    row = tx.one(_ROW, {"namespace": namespace, "id": job_id})
+    if row is None:
+        return  # purged; its evaluations and tasks may still end
+    status, summary = status_of(tx, row), counts_of(tx, row)
+    moved, counted = status != row["status"], summary != row["summary"]
+    if not (moved or counted):
+        return
+    tx.execute(
+        _SETTLE,
+        {
+            "namespace": namespace,
+            "id": job_id,
+            "status": status,
+            "modify_index": tx.index if moved else row["modify_index"],
+            "summary": summary,
+            "summary_index": tx.index if counted else row["summary_index"],
+        },
+    )
+    if moved:
+        _changed(tx, namespace, job_id)
+        if row["parent_id"]:
+            _count_child(tx, namespace, row["parent_id"], row["status"], status)
+    if counted:
+        tx.touch("summaries", summary_topic(namespace, job_id))
+
+
+def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:
+    """Return what a job is doing (golden: kind-*, dispatch, periodic)."""
+    key = {"namespace": row["namespace"], "id": row["id"]}
+    if row["launches_children"] or row["type"] == JobType.SYSTEM:
+        return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
+    if db.one(_RUNS, key):
+        return JobStatus.RUNNING
+    return JobStatus.PENDING if db.one(_WAITS, key) else JobStatus.DEAD
+
+
+def counts_of(db: Snapshot, row: sqlite3.Row) -> str:
+    """Return a job's counts as JSON, without what is joined on when it is read: see `JobCounts`."""
+    queued = msgspec.json.decode(row["queued"], type=dict[str, int])
+    counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
+    for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
+        name = _COUNTED_AS.get(found["client_status"], found["client_status"])
+        counts.setdefault(found["task_group"], {})[name] = found["number"]
+    summary = JobCounts(
+        job_id=row["id"],
+        namespace=row["namespace"],
+        summary={group: GroupSummary(**numbers) for group, numbers in counts.items()},
+    )
+    return encode(summary).decode()
+
+
+_COUNT_CHILD = """
+    UPDATE jobs
+       SET children_pending = children_pending + :pending,
+           children_running = children_running + :running,
+           children_dead    = children_dead + :dead,
+           summary_index    = :index
+     WHERE namespace = :namespace AND id = :id
+"""
+
+
+def _count_child(
+    tx: Transaction, namespace: str, parent_id: str, before: str | None, after: str | None
+) -> None:
+    """Move a child from one count of its parent to another; None is outside of the job."""
+    change = {status.value: (after == status) - (before == status) for status in JobStatus}
+    key = {"namespace": namespace, "id": parent_id, "index": tx.index}
+    if tx.execute(_COUNT_CHILD, {**key, **change}):
+        tx.touch("summaries", summary_topic(namespace, parent_id))

@@ -1,0 +1,68 @@
+"""Counts of what there is, for who watches the daemon from afar."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.job import JobCounts
+
+_JOBS = """
+    SELECT status, count(*) AS number FROM jobs WHERE status <> 'dead' GROUP BY status
+     UNION ALL
+    SELECT 'dead', count(*) FROM jobs WHERE status = 'dead'
+"""
+# Children that have ended are history: there may be a hundred thousand of them.
+_SUMMARIES = """
+    SELECT parent_id, summary FROM jobs WHERE parent_id = ''
+     UNION ALL
+    SELECT parent_id, summary FROM jobs WHERE status <> 'dead' AND parent_id <> ''
+"""
+_EVALUATIONS = """
+    SELECT document ->> '$.Type' AS type, status, wait_until > :now AS waits,
+           needs_memory = 0 AS escaped, count(*) AS number
+      FROM evaluations
+     WHERE status IN ('pending', 'blocked')
+  GROUP BY 1, 2, 3, 4
+"""
+_ALLOCATIONS = "SELECT client_status, count(*) AS number FROM allocations GROUP BY client_status"
+
+
+class Unfinished(NamedTuple):
+    """Evaluations of one kind that are not finished.
+
+    `waits`: for their time. `escaped`: blocked, and no room in particular would help.
+    """
+
+    type: str
+    status: str
+    waits: bool
+    escaped: bool
+    number: int
+
+
+def jobs_by_status(db: Snapshot) -> dict[str, int]:
+    """Return how many jobs are in each status."""
+    return {row["status"]: row["number"] for row in db.all(_JOBS)}
+
+
+def summaries(db: Snapshot) -> list[tuple[str, JobCounts]]:
+    """Return parent and counts of each job, without the children that have ended."""
+    rows = db.all(_SUMMARIES)
+    decode = msgspec.json.Decoder(JobCounts).decode
+    return [(row["parent_id"], decode(row["summary"])) for row in rows if row["summary"]]
+
+
+def unfinished_evaluations(db: Snapshot, now: int) -> list[Unfinished]:
+    """Return how many evaluations of each kind are not finished."""
+    return [
+        Unfinished(
+            row["type"], row["status"], bool(row["waits"]), bool(row["escaped"]), row["number"]
+        )
+        for row in db.all(_EVALUATIONS, {"now": now})
+    ]
+
+
+def allocations_by_status(db: Snapshot) -> dict[str, int]:
+    """Return how many allocations the runner reports in each status."""
+    return {row["client_status"]: row["number"] for row in db.all(_ALLOCATIONS)}

@@ -1,0 +1,153 @@
+"""Periodic jobs: which slot comes next, and what became of the earlier ones."""
+
+import sqlite3
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.job import Job
+from storage.records.periodic import Slot, SlotOutcome
+from storage.writer import Transaction
+
+TOPIC = "periodic"  # somebody has to look at what comes next
+NEVER = 2**63 - 1  # the slot of a job that has no more
+KEPT = 1000  # newest rows of the ledger of a job
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which decisions about a job's slots are published."""
+    return f"periodic-slots/{namespace}/{job_id}"
+
+
+# ---- what comes next ----------------------------------------------------------------------------
+
+
+class Due(msgspec.Struct, frozen=True):
+    """A job whose slot has come; or, where the slot is None, has to be worked out."""
+
+    namespace: str
+    job_id: str
+    followed_to: int
+    next_slot: int | None
+
+
+_FOLLOW = """
+    INSERT INTO periodic_jobs (namespace, job_id, followed_to, next_slot)
+    VALUES (:namespace, :job_id, :followed_to, NULL)
+    ON CONFLICT (namespace, job_id) DO UPDATE
+       SET followed_to = max(followed_to, excluded.followed_to), next_slot = NULL
+"""
+_LEAVE = "DELETE FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
+# NULL sorts first: what is not worked out yet.
+_DUE = """
+    SELECT * FROM periodic_jobs
+     WHERE next_slot <= :now OR next_slot IS NULL
+  ORDER BY next_slot
+     LIMIT :most
+"""
+_NEXT = "SELECT min(next_slot) AS at FROM periodic_jobs"
+_OF_JOB = "SELECT * FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
+_ADVANCE = """
+    UPDATE periodic_jobs
+       SET followed_to = :followed_to, next_slot = :next_slot
+     WHERE namespace = :namespace AND job_id = :job_id
+"""
+
+
+def follow(tx: Transaction, job: Job) -> None:
+    """Follow the clock for a job from its new version on, or do not any more."""
+    key = {"namespace": job.namespace, "job_id": job.id}
+    if is_followed(job):
+        tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
+        tx.touch("periodic_jobs", TOPIC)
+    elif job.periodic is not None:
+        tx.execute(_LEAVE, key)
+
+
+def is_followed(job: Job) -> bool:
+    """Tell whether a job launches children by the clock as it stands."""
+    return job.periodic is not None and job.periodic.enabled and not job.stop
+
+
+def _due(row: sqlite3.Row) -> Due:
+    return Due(row["namespace"], row["job_id"], row["followed_to"], row["next_slot"])
+
+
+def due(db: Snapshot, now: int, most: int) -> list[Due]:
+    """Return jobs whose next slot has come or is to be worked out, at most `most`."""
+    return [_due(row) for row in db.all(_DUE, {"now": now, "most": most})]
+
+
+def next_time(db: Snapshot) -> int | None:
+    """Return when the next slot of all comes; None when there is none."""
+    row = db.one(_NEXT)
+    at = row["at"] if row else None
+    return None if at in (None, NEVER) else at
+
+
+def of_job(db: Snapshot, namespace: str, job_id: str) -> Due | None:
+    """Return how far the clock has been followed for a job; None when it is not."""
+    row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id})
+    return _due(row) if row else None
+
+
+def advance(
+    tx: Transaction, namespace: str, job_id: str, *, followed_to: int, next_slot: int | None
+) -> None:
+    """Note that all slots up to a time have been decided, and which comes next; None: no more."""
+    tx.execute(
+        _ADVANCE,
+        {
+            "namespace": namespace,
+            "job_id": job_id,
+            "followed_to": followed_to,
+            "next_slot": NEVER if next_slot is None else next_slot,
+        },
+    )
+    tx.touch("periodic_jobs", TOPIC)
+
+
+# ---- the ledger ---------------------------------------------------------------------------------
+
+_ADD = """
+    INSERT OR REPLACE INTO periodic_slots
+           (namespace, job_id, slot, slots, decided_at, outcome, reason, child_id, write_index)
+    VALUES (:namespace, :job_id, :slot, :slots, :decided_at, :outcome, :reason, :child_id, :index)
+"""
+_TRIM = """
+    DELETE FROM periodic_slots
+     WHERE namespace = :namespace AND job_id = :job_id
+       AND slot < (SELECT slot FROM periodic_slots
+                    WHERE namespace = :namespace AND job_id = :job_id
+                 ORDER BY slot DESC LIMIT 1 OFFSET :kept - 1)
+"""
+_LEDGER = """
+    SELECT * FROM periodic_slots
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY slot DESC
+"""
+
+
+def add_slot(tx: Transaction, namespace: str, job_id: str, slot: Slot) -> None:
+    """Write down what became of a slot, and keep only the newest `KEPT` rows of its job."""
+    key = {"namespace": namespace, "job_id": job_id}
+    values = {**msgspec.structs.asdict(slot), **key, "index": tx.index}
+    tx.execute(_ADD, values)
+    tx.execute(_TRIM, {**key, "kept": KEPT})
+    tx.touch("periodic_slots", topic(namespace, job_id))
+
+
+def slots(db: Snapshot, namespace: str, job_id: str) -> list[Slot]:
+    """Return what became of a job's slots, newest first."""
+    return [
+        Slot(
+            slot=row["slot"],
+            slots=row["slots"],
+            decided_at=row["decided_at"],
+            outcome=SlotOutcome(row["outcome"]),
+            reason=row["reason"],
+            child_id=row["child_id"],
+            create_index=row["write_index"],
+        )
+        for row in db.all(_LEDGER, {"namespace": namespace, "job_id": job_id})
+    ]

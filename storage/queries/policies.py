@@ -1,0 +1,110 @@
+"""Policies, and the roles that name sets of them."""
+
+import sqlite3
+from typing import TypeVar
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.acl import AclRole, Policy
+from storage.records.codec import encode
+from storage.writer import Transaction
+
+R = TypeVar("R", Policy, AclRole)
+
+_PUT = """
+    INSERT INTO policies (name, document, create_index, modify_index)
+    VALUES (:name, :document, :index, :index)
+    ON CONFLICT (name) DO UPDATE
+       SET document = excluded.document, modify_index = excluded.modify_index
+"""
+_FIND = "SELECT document, create_index, modify_index FROM policies WHERE name = :name"
+_EVERY = """
+    SELECT document, create_index, modify_index FROM policies
+     WHERE name >= :first AND name < :end
+  ORDER BY name
+"""
+_REMOVE = "DELETE FROM policies WHERE name = :name"
+
+
+def _from(row: sqlite3.Row, record: type[R]) -> R:
+    return msgspec.structs.replace(
+        msgspec.json.decode(row["document"], type=record),
+        create_index=row["create_index"],
+        modify_index=row["modify_index"],
+    )
+
+
+def put(tx: Transaction, policy: Policy) -> None:
+    """Store a policy."""
+    values = {"name": policy.name, "document": encode(policy).decode(), "index": tx.index}
+    tx.execute(_PUT, values)
+    tx.touch("policies", f"policies/{policy.name}")
+
+
+def find(db: Snapshot, name: str) -> Policy | None:
+    """Return a policy."""
+    row = db.one(_FIND, {"name": name})
+    return _from(row, Policy) if row else None
+
+
+def every(db: Snapshot, prefix: str = "") -> list[Policy]:
+    """Return the policies whose name begins with `prefix`, by name."""
+    rows = db.all(_EVERY, {"first": prefix, "end": prefix + "\U0010ffff"})
+    return [_from(row, Policy) for row in rows]
+
+
+def remove(tx: Transaction, name: str) -> None:
+    """Remove a policy if it is there."""
+    tx.execute(_REMOVE, {"name": name})
+    tx.touch("policies", f"policies/{name}")
+
+
+# ---- roles -----------------------------------------------------------------------------------
+
+_PUT_ROLE = """
+    INSERT INTO acl_roles (id, name, document, create_index, modify_index)
+    VALUES (:id, :name, :document, :index, :index)
+    ON CONFLICT (id) DO UPDATE
+       SET name = excluded.name, document = excluded.document,
+           modify_index = excluded.modify_index
+"""
+_ROLE_COLUMNS = "SELECT document, create_index, modify_index FROM acl_roles"
+_FIND_ROLE = f"{_ROLE_COLUMNS} WHERE id = :id"
+_ROLE_NAMED = f"{_ROLE_COLUMNS} WHERE name = :name"
+_EVERY_ROLE = f"{_ROLE_COLUMNS} WHERE id >= :first AND id < :end ORDER BY id"
+_REMOVE_ROLE = "DELETE FROM acl_roles WHERE id = :id"
+
+
+def put_role(tx: Transaction, role: AclRole) -> AclRole:
+    """Store a role."""
+    values = {"id": role.id, "name": role.name, "document": encode(role).decode()}
+    tx.execute(_PUT_ROLE, {**values, "index": tx.index})
+    tx.touch("acl_roles", f"acl_roles/{role.id}")
+    created = role.create_index or tx.index
+    return msgspec.structs.replace(role, create_index=created, modify_index=tx.index)
+
+
+def find_role(db: Snapshot, role_id: str) -> AclRole | None:
+    """Return a role."""
+    row = db.one(_FIND_ROLE, {"id": role_id})
+    return _from(row, AclRole) if row else None
+
+
+def role_named(db: Snapshot, name: str) -> AclRole | None:
+    """Return the role of a name."""
+    row = db.one(_ROLE_NAMED, {"name": name})
+    return _from(row, AclRole) if row else None
+
+
+def every_role(db: Snapshot, prefix: str = "") -> list[AclRole]:
+    """Return the roles whose identifier begins with `prefix`, by identifier."""
+    rows = db.all(_EVERY_ROLE, {"first": prefix, "end": prefix + "\U0010ffff"})
+    return [_from(row, AclRole) for row in rows]
+
+
+def remove_role(tx: Transaction, role_id: str) -> bool:
+    """Remove a role; tell whether it was there."""
+    gone = tx.execute(_REMOVE_ROLE, {"id": role_id}) > 0
+    tx.touch("acl_roles", f"acl_roles/{role_id}")
+    return gone

@@ -1,0 +1,89 @@
+"""Scaling: what was asked of the counts of a job's groups, and the policies that bound them."""
+
+import sqlite3
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.codec import encode
+from storage.records.scaling import ScalingEvent, ScalingPolicy
+from storage.writer import Transaction
+
+POLICIES_TOPIC = "scaling-policies"
+KEPT = 20  # newest events per group, as the peer keeps
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which new scaling events of a job are published."""
+    return f"scaling/{namespace}/{job_id}"
+
+
+# ---- events -------------------------------------------------------------------------------------
+
+_ADD = """
+    INSERT INTO scaling_events (namespace, job_id, task_group, create_index, document)
+    VALUES (:namespace, :job_id, :task_group, :index, :document)
+"""
+_TRIM = """
+    DELETE FROM scaling_events
+     WHERE namespace = :namespace AND job_id = :job_id AND task_group = :task_group
+       AND create_index NOT IN (SELECT create_index FROM scaling_events
+                                 WHERE namespace = :namespace AND job_id = :job_id
+                                   AND task_group = :task_group
+                              ORDER BY create_index DESC LIMIT :kept)
+"""
+_OF_JOB = """
+    SELECT task_group, document FROM scaling_events
+     WHERE namespace = :namespace AND job_id = :job_id
+  ORDER BY create_index DESC
+"""
+
+
+def add_event(
+    tx: Transaction, namespace: str, job_id: str, group: str, event: ScalingEvent
+) -> None:
+    """Keep what was asked of a group, and only the newest `KEPT` of its events."""
+    stored = msgspec.structs.replace(event, create_index=tx.index)
+    key = {"namespace": namespace, "job_id": job_id, "task_group": group}
+    tx.execute(_ADD, {**key, "index": tx.index, "document": encode(stored).decode()})
+    tx.execute(_TRIM, {**key, "kept": KEPT})
+    tx.touch("scaling_events", topic(namespace, job_id))
+
+
+def events(db: Snapshot, namespace: str, job_id: str) -> dict[str, list[ScalingEvent]]:
+    """Return the kept events of a job by group, newest first."""
+    found: dict[str, list[ScalingEvent]] = {}
+    for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id}):
+        event = msgspec.json.decode(row["document"], type=ScalingEvent)
+        found.setdefault(row["task_group"], []).append(event)
+    return found
+
+
+# ---- policies -----------------------------------------------------------------------------------
+
+# Of jobs that are stopped there is nothing to scale; the bounds still hold for who tries.
+_POLICIES = """
+    SELECT g.value ->> '$.Scaling' AS document
+      FROM jobs j
+      JOIN job_versions v
+        ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
+      JOIN json_each(v.document, '$.TaskGroups') g
+     WHERE j.has_scaling = 1 AND j.stop = 0 AND g.value ->> '$.Scaling' IS NOT NULL
+"""
+_FILTERS = {
+    "namespace": "j.namespace = :namespace",
+    "job_id": "j.id = :job_id",
+}
+
+
+def policies(db: Snapshot, namespace: str = "*", job_id: str = "") -> list[ScalingPolicy]:
+    """Return the scaling policies of jobs that are not stopped, by id; the namespace `*` means all."""
+    values = {"namespace": namespace, "job_id": job_id}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    conditions = "".join(f" AND {_FILTERS[name]}" for name in given)
+    found = [_policy(row) for row in db.all(_POLICIES + conditions, given)]
+    return sorted(found, key=lambda policy: policy.id)
+
+
+def _policy(row: sqlite3.Row) -> ScalingPolicy:
+    return msgspec.json.decode(row["document"], type=ScalingPolicy)

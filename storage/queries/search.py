@@ -1,0 +1,63 @@
+"""Searches: identifiers by their beginning, names by a text within."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.search import JobNames
+
+_WHERE = """
+ WHERE namespace IN (SELECT value FROM json_each(:namespaces))
+   AND id >= :prefix AND id < :prefix || char(1114111)
+ORDER BY id
+LIMIT :most
+"""
+_BEGINNING = {
+    "jobs": f"SELECT DISTINCT id FROM jobs {_WHERE}",
+    "allocations": f"SELECT id FROM allocations {_WHERE}",
+    "evaluations": f"SELECT id FROM evaluations {_WHERE}",
+    "deployments": f"SELECT id FROM deployments {_WHERE}",
+}
+_ALLOCATION_NAMES = """
+    SELECT namespace, id, name FROM allocations
+     WHERE namespace IN (SELECT value FROM json_each(:namespaces))
+       AND instr(lower(name), :text) > 0
+  ORDER BY instr(lower(name), :text), length(name), name, id
+     LIMIT :most
+"""
+_JOBS = """
+    SELECT v.document
+      FROM jobs j
+      JOIN job_versions v
+        ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
+     WHERE j.namespace IN (SELECT value FROM json_each(:namespaces))
+"""
+
+
+def beginning(
+    db: Snapshot, table: str, namespaces: Sequence[str], prefix: str, most: int
+) -> list[str]:
+    """Return the first identifiers of a table that begin like this, in order."""
+    values = {"namespaces": _list(namespaces), "prefix": prefix, "most": most}
+    return [row["id"] for row in db.all(_BEGINNING[table], values)]
+
+
+def allocation_names(
+    db: Snapshot, namespaces: Sequence[str], text: str, most: int
+) -> list[tuple[str, str, str]]:
+    """Return namespace, id and name of allocations whose name holds a text in lower case, best first."""
+    values = {"namespaces": _list(namespaces), "text": text, "most": most}
+    rows = db.all(_ALLOCATION_NAMES, values)
+    return [(row["namespace"], row["id"], row["name"]) for row in rows]
+
+
+def job_names(db: Snapshot, namespaces: Sequence[str]) -> Iterator[JobNames]:
+    """Yield what the current jobs are called, with everything inside them."""
+    decode = msgspec.json.Decoder(JobNames).decode
+    for row in db.each(_JOBS, {"namespaces": _list(namespaces)}):
+        yield decode(row["document"])
+
+
+def _list(texts: Sequence[str]) -> str:
+    return msgspec.json.encode(texts).decode()

@@ -1,0 +1,153 @@
+"""Registrations of services: where their instances answer."""
+
+import sqlite3
+from collections.abc import Iterable
+
+import msgspec
+
+from storage.queries import events
+from storage.readers import Snapshot
+from storage.records.codec import encode
+from storage.records.service import Registration
+from storage.writer import Transaction
+
+_COLUMNS = """
+    SELECT id, name, namespace, node_id, datacenter, job_id, allocation_id, tags, address, port,
+           create_index, modify_index
+      FROM services
+"""
+_OF_ALLOCATION = f"{_COLUMNS} WHERE allocation_id = :allocation_id ORDER BY id"
+_OF_JOB = f"{_COLUMNS} WHERE namespace = :namespace AND job_id = :job_id ORDER BY id"
+_NAMED = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name ORDER BY id"
+_ALL = f"{_COLUMNS} INDEXED BY services_by_name ORDER BY namespace, name, id"
+_IN_NAMESPACE = f"{_COLUMNS} WHERE namespace = :namespace ORDER BY name, id"
+_FIND = f"{_COLUMNS} WHERE id = :id"
+_PUT = """
+    INSERT INTO services (id, name, namespace, node_id, datacenter, job_id, allocation_id, tags,
+                          address, port, create_index, modify_index)
+    VALUES (:id, :name, :namespace, :node_id, :datacenter, :job_id, :allocation_id, :tags,
+            :address, :port, :create_index, :index)
+    ON CONFLICT (id) DO UPDATE
+       SET tags = excluded.tags, address = excluded.address, port = excluded.port,
+           modify_index = excluded.modify_index
+"""
+_REMOVE = "DELETE FROM services WHERE id = :id"
+
+
+def job_topic(namespace: str, job_id: str) -> str:
+    """Return the topic of a job's services."""
+    return f"services/{namespace}/{job_id}"
+
+
+def name_topic(namespace: str, name: str) -> str:
+    """Return the topic of the instances of a service."""
+    return f"service/{namespace}/{name}"
+
+
+def of_allocation(db: Snapshot, allocation_id: str) -> list[Registration]:
+    """Return what an allocation has registered."""
+    return [_from(row) for row in db.all(_OF_ALLOCATION, {"allocation_id": allocation_id})]
+
+
+def of_job(db: Snapshot, namespace: str, job_id: str) -> list[Registration]:
+    """Return what the allocations of a job have registered."""
+    return [_from(row) for row in db.all(_OF_JOB, {"namespace": namespace, "job_id": job_id})]
+
+
+def named(db: Snapshot, namespace: str, name: str) -> list[Registration]:
+    """Return the instances of a service."""
+    return [_from(row) for row in db.all(_NAMED, {"namespace": namespace, "name": name})]
+
+
+def every(db: Snapshot, namespace: str) -> list[Registration]:
+    """Return all registrations of a namespace, or with `*` of all, by namespace and name."""
+    if namespace == "*":
+        return [_from(row) for row in db.all(_ALL)]
+    return [_from(row) for row in db.all(_IN_NAMESPACE, {"namespace": namespace})]
+
+
+def find(db: Snapshot, registration_id: str) -> Registration | None:
+    """Return a registration."""
+    row = db.one(_FIND, {"id": registration_id})
+    return _from(row) if row else None
+
+
+def sync(tx: Transaction, allocation_id: str, wanted: Iterable[Registration]) -> None:
+    """Let an allocation have registered exactly what is wanted."""
+    before = {one.id: one for one in of_allocation(tx, allocation_id)}
+    for one in wanted:
+        known = before.pop(one.id, None)
+        if known is None or (known.tags, known.address, known.port) != (
+            one.tags,
+            one.address,
+            one.port,
+        ):
+            _put(
+                tx,
+                msgspec.structs.replace(
+                    one, create_index=known.create_index if known else tx.index
+                ),
+            )
+    for gone in before.values():
+        remove(tx, gone)
+
+
+def _put(tx: Transaction, one: Registration) -> None:
+    tx.execute(
+        _PUT,
+        {
+            "id": one.id,
+            "name": one.service_name,
+            "namespace": one.namespace,
+            "node_id": one.node_id,
+            "datacenter": one.datacenter,
+            "job_id": one.job_id,
+            "allocation_id": one.alloc_id,
+            "tags": encode(one.tags).decode(),
+            "address": one.address,
+            "port": one.port,
+            "create_index": one.create_index,
+            "index": tx.index,
+        },
+    )
+    _changed(tx, msgspec.structs.replace(one, modify_index=tx.index), "ServiceRegistration")
+
+
+def remove(tx: Transaction, one: Registration) -> None:
+    """Forget a registration."""
+    tx.execute(_REMOVE, {"id": one.id})
+    _changed(tx, one, "ServiceDeregistration")
+
+
+def _changed(tx: Transaction, one: Registration, kind: str) -> None:
+    tx.touch(
+        "services",
+        job_topic(one.namespace, one.job_id),
+        name_topic(one.namespace, one.service_name),
+    )
+    events.add(
+        tx,
+        "Service",
+        kind,
+        namespace=one.namespace,
+        key=one.id,
+        filter_keys=(one.job_id, one.service_name),
+        payload=f'{{"Service":{encode(one).decode()}}}',
+    )
+
+
+def _from(row: sqlite3.Row) -> Registration:
+    return Registration(
+        id=row["id"],
+        service_name=row["name"],
+        namespace=row["namespace"],
+        node_id=row["node_id"],
+        datacenter=row["datacenter"],
+        job_id=row["job_id"],
+        alloc_id=row["allocation_id"],
+        tags=msgspec.json.decode(row["tags"], type=list[str]),
+        address=row["address"],
+        port=row["port"],
+        create_index=row["create_index"],
+        modify_index=row["modify_index"],
+    )

@@ -1,0 +1,108 @@
+"""Reading: connections that cannot write, and calls that see one moment of the file."""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+Parameters = Mapping[str, object]
+_STATEMENTS = 512  # prepared statements a connection keeps; the whole program has fewer
+
+
+class Snapshot:
+    """One moment of the file: what a read sees, and what a write sees with its own changes."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
+        """Return the first row, or None."""
+        try:
+            row: sqlite3.Row | None = self._connection.execute(sql, parameters).fetchone()
+        except OverflowError:  # a number with more bits than any that is stored
+            return None
+        return row
+
+    def all(self, sql: str, parameters: Parameters = {}) -> list[sqlite3.Row]:  # noqa: B006  # never changed
+        """Return every row."""
+        try:
+            return self._connection.execute(sql, parameters).fetchall()
+        except OverflowError:
+            return []
+
+    def each(self, sql: str, parameters: Parameters = {}) -> Iterator[sqlite3.Row]:  # noqa: B006  # never changed
+        """Yield row after row: for more of them than should be in memory at once."""
+        yield from self._connection.execute(sql, parameters)
+
+    def last_index(self) -> int:
+        """Return the index of the last write of all."""
+        row = self.one("SELECT last_index FROM store")
+        return int(row["last_index"]) if row else 0
+
+    def table_index(self, name: str) -> int:
+        """Return the index of the last write that touched this kind of object."""
+        row = self.one(_TABLE_INDEX, {"name": name})
+        return int(row["last_index"]) if row else 0
+
+
+def selection(
+    select: str, filters: Mapping[str, str], given: Mapping[str, object], order: str
+) -> str:
+    """Return a SELECT with only the conditions for which a value is given.
+
+    All of it is constant text: so SQLite can choose the index that suits the conditions.
+    """
+    conditions = " AND ".join(filters[name] for name in given)
+    where = f" WHERE {conditions}" if conditions else ""
+    return f"{select}{where} ORDER BY {order}"
+
+
+_TABLE_INDEX = "SELECT last_index FROM table_indexes WHERE name = :name"
+
+
+def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    """Open the file. Transactions are begun and ended by the caller alone."""
+    mode = "ro" if read_only else "rw"
+    connection = sqlite3.connect(
+        f"file:{_quoted(path)}?mode={mode}",
+        uri=True,
+        isolation_level=None,
+        # Trio's worker threads come and go; the owner of a connection uses it from one at a time.
+        check_same_thread=False,
+        cached_statements=_STATEMENTS,
+    )
+    connection.row_factory = sqlite3.Row
+    connection.execute("PRAGMA foreign_keys = ON")
+    # Only a checkpoint or a snapshot from outside can hold the lock; neither takes seconds.
+    connection.execute("PRAGMA busy_timeout = 5000")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+    return connection
+
+
+def _quoted(path: Path) -> str:
+    """Return a path as part of a file URI."""
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+class Reader:
+    """A connection for reads: each call of `read` sees one moment, whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = connect(path, read_only=True)
+        self._snapshot = Snapshot(self._connection)
+
+    def read(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file as it is now; a read within a read sees the same."""
+        if self._connection.in_transaction:
+            return work(self._snapshot)
+        self._connection.execute("BEGIN")
+        try:
+            return work(self._snapshot)
+        finally:
+            self._connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

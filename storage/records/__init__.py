@@ -1,0 +1,1 @@
+"""The nouns, as frozen structs that name themselves on the wire."""

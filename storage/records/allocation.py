@@ -1,0 +1,330 @@
+"""The allocation: one instance of a task group, placed on a node, and what became of it.
+
+An allocation has an owner for each part of it: the placement never changes, the desired half
+belongs to the scheduler, the client half to the runner.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from storage.records.base import Record, SparseRecord
+from storage.records.evaluation import PlacementMetric
+from storage.records.numbers import whole
+from storage.records.task import Lifecycle
+
+
+class DesiredStatus(StrEnum):
+    """What the scheduler wants."""
+
+    RUN = "run"
+    STOP = "stop"
+    EVICT = "evict"
+
+
+class ClientStatus(StrEnum):
+    """What the runner reports."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+CLIENT_TERMINAL = frozenset({ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST})
+
+
+class TaskPhase(StrEnum):
+    """Where a task stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DEAD = "dead"
+
+
+class TaskEvent(Record, frozen=True, kw_only=True):
+    """Something that happened to a task. Time and delays are nanoseconds."""
+
+    type: str
+    time: int
+    display_message: str = ""
+    details: dict[str, str] = {}
+    message: str = ""
+    fails_task: bool = False
+    restart_reason: str = ""
+    setup_error: str = ""
+    driver_error: str = ""
+    driver_message: str = ""
+    exit_code: int = 0
+    signal: int = 0
+    kill_timeout: int = 0
+    kill_error: str = ""
+    kill_reason: str = ""
+    start_delay: int = 0
+    download_error: str = ""
+    validation_error: str = ""
+    disk_limit: int = 0
+    failed_sibling: str = ""
+    secrets_error: str = ""
+    vault_error: str = ""  # the vendor's name of secrets_error
+    task_signal_reason: str = ""
+    task_signal: str = ""
+    generic_source: str = ""
+
+
+class StoredTaskEvent(TaskEvent, frozen=True, kw_only=True, omit_defaults=True):
+    """A task event as its row in the file holds it: without what is empty."""
+
+
+class TaskState(Record, frozen=True, kw_only=True):
+    """What a task is doing; points in time are RFC 3339 text."""
+
+    state: str = TaskPhase.PENDING
+    failed: bool = False
+    restarts: int = 0
+    last_restart: str | None = None
+    started_at: str | None = None
+    finished_at: str | None = None
+    paused: str = ""
+
+
+class TaskStateWithEvents(TaskState, frozen=True, kw_only=True):
+    """A task state as the wire shows it, with its newest events."""
+
+    events: list[TaskEvent] | None = None
+
+
+class AllocatedPort(SparseRecord, frozen=True, kw_only=True):
+    """A port that an allocation holds."""
+
+    label: str
+    value: int
+    to: int = 0
+    host_ip: str
+
+
+class OfferedPort(SparseRecord, frozen=True, kw_only=True):
+    """A port inside an allocated network."""
+
+    label: str
+    value: int
+    to: int = 0
+    host_network: str = ""
+
+
+class AllocatedNetwork(SparseRecord, frozen=True, kw_only=True):
+    """The network that an allocation got."""
+
+    mode: str = ""
+    device: str = ""
+    cidr: str = ""
+    ip: str = ""
+    hostname: str = ""
+    mbits: int = 0
+    reserved_ports: list[OfferedPort] | None = None
+    dynamic_ports: list[OfferedPort] | None = None
+
+
+class AllocatedCPU(Record, frozen=True, kw_only=True):
+    """CPU in MHz, or the numbers of whole cores."""
+
+    cpu_shares: int = msgspec.field(default=0, name="CpuShares")
+    reserved_cores: list[int] | None = None
+
+
+class AllocatedMemory(Record, frozen=True, kw_only=True):
+    """Memory in MB, and the most it may grow to."""
+
+    memory_mb: int = 0
+    memory_max_mb: int = 0
+
+
+class AllocatedDevice(Record, frozen=True, kw_only=True):
+    """Devices of one kind that a task holds."""
+
+    vendor: str = ""
+    type: str = ""
+    name: str = ""
+    device_ids: list[str] = []
+
+
+class AllocatedTask(Record, frozen=True, kw_only=True):
+    """What one task of an allocation holds."""
+
+    cpu: AllocatedCPU = msgspec.field(name="Cpu")
+    memory: AllocatedMemory
+    networks: list[AllocatedNetwork] | None = None
+    devices: list[AllocatedDevice] | None = None
+
+
+class AllocatedShared(Record, frozen=True, kw_only=True):
+    """What the tasks of an allocation hold together."""
+
+    disk_mb: int = 0
+    networks: list[AllocatedNetwork] | None = None
+    ports: list[AllocatedPort] | None = None
+
+
+class AllocatedResources(Record, frozen=True, kw_only=True):
+    """Everything an allocation holds on its node."""
+
+    tasks: Mapping[str, AllocatedTask]
+    task_lifecycles: Mapping[str, Lifecycle | None]
+    shared: AllocatedShared
+
+    @property
+    def cpu(self) -> int:
+        """Return the MHz that are held."""
+        return sum(task.cpu.cpu_shares for task in self.tasks.values())
+
+    @property
+    def memory(self) -> int:
+        """Return the MB of memory that are held."""
+        return sum(task.memory.memory_mb for task in self.tasks.values())
+
+    @property
+    def ports(self) -> set[int]:
+        """Return every port that is held."""
+        held = {port.value for port in self.shared.ports or ()}
+        for task in self.tasks.values():
+            for network in task.networks or ():
+                for ports in (network.reserved_ports, network.dynamic_ports):
+                    held.update(port.value for port in ports or ())
+        return held
+
+    @property
+    def cores(self) -> set[int]:
+        """Return the whole cores that are held."""
+        return {core for task in self.tasks.values() for core in task.cpu.reserved_cores or ()}
+
+    @property
+    def device_ids(self) -> set[str]:
+        """Return the devices that are held."""
+        devices = [device for task in self.tasks.values() for device in task.devices or ()]
+        return {device_id for device in devices for device_id in device.device_ids}
+
+
+class Placement(Record, frozen=True, kw_only=True):
+    """The half of an allocation that never changes once it is placed."""
+
+    resources: AllocatedResources
+    metrics: PlacementMetric
+    node_name: str
+    signing_key_id: str = ""
+
+
+class RescheduleEvent(Record, frozen=True, kw_only=True):
+    """One earlier failure that this allocation replaces."""
+
+    reschedule_time: int
+    prev_alloc_id: str
+    prev_node_id: str
+    delay: int
+
+
+class RescheduleTracker(Record, frozen=True, kw_only=True):
+    """The failures that led to this allocation, oldest first."""
+
+    events: list[RescheduleEvent]
+    last_reschedule: str = "ok"
+
+
+class DesiredTransition(Record, frozen=True, kw_only=True):
+    """What someone asked to happen to this allocation at the next evaluation."""
+
+    migrate: bool | None = None
+    reschedule: bool | None = None
+    force_reschedule: bool | None = None
+    no_shutdown_delay: bool | None = None
+    migrate_disable_placement: bool | None = None
+
+
+class Desired(SparseRecord, frozen=True, kw_only=True):
+    """The scheduler's half, beside `desired_status`."""
+
+    description: str = ""
+    transition: DesiredTransition = DesiredTransition()
+    previous_allocation: str = ""
+    next_allocation: str = ""
+    followup_eval_id: str = ""
+    reschedule_tracker: RescheduleTracker | None = None
+
+
+class DeploymentHealth(Record, frozen=True, kw_only=True):
+    """Whether an allocation came up well; `healthy` is None until that is known."""
+
+    healthy: bool | None = None
+    timestamp: str = "0001-01-01T00:00:00Z"
+    canary: bool = False
+    modify_index: int = 0
+
+
+class NetworkStatus(Record, frozen=True, kw_only=True):
+    """The address of an allocation that has a network of its own."""
+
+    interface_name: str = ""
+    address: str = ""
+    address_ipv6: str = ""
+    dns: dict[str, list[str]] | None = None
+
+
+class Client(SparseRecord, frozen=True, kw_only=True):
+    """The runner's half, beside `client_status`."""
+
+    description: str = ""
+    task_states: Mapping[str, TaskState] | None = None
+
+
+class AllocationChange(Record, frozen=True, kw_only=True):
+    """What an event says of an allocation: the halves that may change."""
+
+    desired_status: str
+    desired: Desired
+    client_status: str
+    client: Client
+    health: DeploymentHealth | None
+
+
+class Allocation(Record, frozen=True, kw_only=True):
+    """One instance of a task group, with all its halves."""
+
+    id: str
+    namespace: str
+    job_id: str
+    job_version: int
+    job_type: str
+    task_group: str
+    name: str
+    node_id: str
+    eval_id: str
+    deployment_id: str
+    desired_status: str
+    client_status: str
+    placement: Placement
+    desired: Desired
+    client: Client
+    health: DeploymentHealth | None
+    create_index: int
+    modify_index: int
+    alloc_modify_index: int
+    create_time: int
+    modify_time: int
+
+    @property
+    def client_terminal(self) -> bool:
+        """Tell whether its tasks have ended for good."""
+        return self.client_status in CLIENT_TERMINAL
+
+    @property
+    def terminal(self) -> bool:
+        """Tell whether it runs no more or is not wanted any more."""
+        return self.desired_status != DesiredStatus.RUN or self.client_terminal
+
+    @property
+    def index(self) -> int:
+        """Return the number in its name: 3 for `job.group[3]`, -1 when it has none."""
+        _, bracket, number = self.name.removesuffix("]").rpartition("[")
+        return whole(number) if bracket and number.isdecimal() else -1

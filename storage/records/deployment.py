@@ -1,0 +1,61 @@
+"""The deployment: the story of one version of a job replacing another."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from storage.records.base import Record
+
+
+class DeploymentStatus(StrEnum):
+    """Where a deployment stands."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    SUCCESSFUL = "successful"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ACTIVE = frozenset({DeploymentStatus.RUNNING, DeploymentStatus.PAUSED})
+
+
+class DeploymentGroup(Record, frozen=True, kw_only=True):
+    """How far one group of the job has come; `require_progress_by` is RFC 3339 text."""
+
+    auto_revert: bool = False
+    auto_promote: bool = False
+    progress_deadline: int = 0
+    require_progress_by: str = "0001-01-01T00:00:00Z"
+    promoted: bool = False
+    placed_canaries: list[str] | None = None
+    desired_canaries: int = 0
+    desired_total: int = 0
+    placed_allocs: int = 0
+    healthy_allocs: int = 0
+    unhealthy_allocs: int = 0
+
+
+class Deployment(Record, frozen=True, kw_only=True):
+    """One version of a job on its way to replace the one before."""
+
+    id: str
+    namespace: str
+    job_id: str
+    job_version: int
+    job_modify_index: int
+    job_spec_modify_index: int
+    job_create_index: int
+    is_multiregion: bool = False
+    task_groups: Mapping[str, DeploymentGroup]
+    status: str
+    status_description: str
+    eval_priority: int
+    create_index: int
+    modify_index: int
+    create_time: int
+    modify_time: int
+
+    @property
+    def active(self) -> bool:
+        """Tell whether it is still under way."""
+        return self.status in ACTIVE

@@ -1,0 +1,126 @@
+"""The evaluation: a request to look at one job again; and what a look at the nodes found."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from storage.records.base import Record, SparseRecord
+from storage.records.task import Resources
+
+
+class EvalStatus(StrEnum):
+    """Where an evaluation stands."""
+
+    PENDING = "pending"
+    BLOCKED = "blocked"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+
+class Trigger(StrEnum):
+    """Why an evaluation was made."""
+
+    JOB_REGISTER = "job-register"
+    JOB_DEREGISTER = "job-deregister"
+    PERIODIC_JOB = "periodic-job"
+    JOB_SCALING = "job-scaling"
+    NODE_UPDATE = "node-update"
+    NODE_DRAIN = "node-drain"
+    ALLOC_STOP = "alloc-stop"
+    ALLOC_FAILURE = "alloc-failure"
+    ALLOC_RESCHEDULE = "alloc-reschedule"
+    DEPLOYMENT_WATCHER = "deployment-watcher"
+    QUEUED_ALLOCS = "queued-allocs"
+    PREEMPTION = "preemption"
+
+
+class NodeScore(Record, frozen=True, kw_only=True):
+    """How well one node suited; `norm_score` is the mean of `scores`."""
+
+    node_id: str
+    norm_score: float
+    scores: Mapping[str, float]
+
+
+class PlacementMetric(Record, frozen=True, kw_only=True):
+    """What a look at the nodes found for one group: how many fitted and why the others did not."""
+
+    nodes_evaluated: int = 0
+    nodes_filtered: int = 0
+    nodes_in_pool: int = 0
+    nodes_available: Mapping[str, int] | None = None
+    node_pool: str = "default"
+    class_filtered: Mapping[str, int] | None = None
+    constraint_filtered: Mapping[str, int] | None = None
+    nodes_exhausted: int = 0
+    class_exhausted: Mapping[str, int] | None = None
+    dimension_exhausted: Mapping[str, int] | None = None
+    quota_exhausted: list[str] | None = None
+    resources_exhausted: Mapping[str, Resources] | None = None
+    scores: Mapping[str, float] | None = None
+    score_meta_data: list[NodeScore] | None = None
+    allocation_time: int = 0
+    coalesced_failures: int = 0
+
+
+class DesiredUpdates(Record, frozen=True, kw_only=True):
+    """How many allocations of a group a plan treats in which way."""
+
+    ignore: int = 0
+    place: int = 0
+    migrate: int = 0
+    stop: int = 0
+    in_place_update: int = 0
+    destructive_update: int = 0
+    canary: int = 0
+    preemptions: int = 0
+    disconnect: int = 0
+    reconnect: int = 0
+    reschedule_now: int = 0
+    reschedule_later: int = 0
+
+
+class PlanAnnotations(Record, frozen=True, kw_only=True):
+    """What a plan does, group by group."""
+
+    desired_tg_updates: Mapping[str, DesiredUpdates]
+    preempted_allocs: list[str] | None = None
+
+
+class Evaluation(SparseRecord, frozen=True, kw_only=True):
+    """A request to look at one job again; the scheduler's only input besides state.
+
+    Fields that are empty are absent on the wire, as the peer's clients expect. Times are
+    nanoseconds, but `wait_until` is RFC 3339 text: until then the evaluation is not handed out.
+    """
+
+    id: str
+    namespace: str
+    priority: int
+    type: str
+    triggered_by: str
+    job_id: str
+    status: str
+    create_time: int
+    modify_time: int
+    create_index: int = 0
+    modify_index: int = 0
+    job_modify_index: int = 0
+    node_id: str = ""
+    node_modify_index: int = 0
+    deployment_id: str = ""
+    status_description: str = ""
+    wait: int = 0
+    wait_until: str = ""
+    next_eval: str = ""
+    previous_eval: str = ""
+    blocked_eval: str = ""
+    related_evals: list[str] | None = None
+    failed_tg_allocs: Mapping[str, PlacementMetric] | None = None
+    class_eligibility: Mapping[str, bool] | None = None
+    escaped_computed_class: bool = False
+    quota_limit_reached: str = ""
+    annotate_plan: bool = False
+    plan_annotations: PlanAnnotations | None = None
+    queued_allocations: Mapping[str, int] | None = None
+    snapshot_index: int = 0

@@ -1,0 +1,166 @@
+"""The task group: tasks that are always placed together, and the policies that govern them."""
+
+from enum import StrEnum
+
+from storage.records.base import HOUR, MINUTE, SECOND, Duration, Int64, Record, Uint64
+from storage.records.scope import Affinity, Constraint, Spread
+from storage.records.task import Consul, Network, RestartPolicy, Service, Task
+
+
+class DelayFunction(StrEnum):
+    """How the delay between two reschedules grows."""
+
+    CONSTANT = "constant"
+    EXPONENTIAL = "exponential"
+    FIBONACCI = "fibonacci"
+
+
+class Update(Record, frozen=True, kw_only=True):
+    """How a new version replaces an old one."""
+
+    stagger: Duration = 0
+    max_parallel: int = 0
+    health_check: str = ""
+    min_healthy_time: Duration = 0
+    healthy_deadline: Duration = 0
+    progress_deadline: Duration = 0
+    auto_revert: bool = False
+    auto_promote: bool = False
+    canary: int = 0
+
+
+class ReschedulePolicy(Record, frozen=True, kw_only=True):
+    """Whether and when a failed allocation is placed again."""
+
+    attempts: int = 0
+    interval: Duration = 0
+    delay: Duration = 0
+    delay_function: str = ""
+    max_delay: Duration = 0
+    unlimited: bool = False
+
+
+class Migrate(Record, frozen=True, kw_only=True):
+    """How allocations leave a draining node."""
+
+    max_parallel: int = 1
+    health_check: str = "checks"
+    min_healthy_time: Duration = 10 * SECOND
+    healthy_deadline: Duration = 5 * MINUTE
+
+
+class EphemeralDisk(Record, frozen=True, kw_only=True):
+    """The disk an allocation may use, in MB, and whether its replacement inherits it."""
+
+    sticky: bool = False
+    size_mb: int = 300
+    migrate: bool = False
+
+
+class MountOptions(Record, frozen=True, kw_only=True):
+    """How a volume is mounted."""
+
+    fs_type: str = ""
+    mount_flags: list[str] | None = None
+
+
+class Volume(Record, frozen=True, kw_only=True):
+    """A volume that the tasks of a group may mount."""
+
+    name: str = ""
+    type: str = ""
+    source: str = ""
+    read_only: bool = False
+    sticky: bool = False
+    access_mode: str = ""
+    attachment_mode: str = ""
+    mount_options: MountOptions | None = None
+    per_alloc: bool = False
+
+
+class Disconnect(Record, frozen=True, kw_only=True):
+    """What happens when the node of an allocation cannot be reached."""
+
+    lost_after: Duration | None = None
+    stop_on_client_after: Duration | None = None
+    replace: bool = True
+    reconcile: str = "best_score"
+
+
+class Scaling(Record, frozen=True, kw_only=True):
+    """The bounds within which a group may be scaled, and the policy an autoscaler follows."""
+
+    id: str = ""
+    type: str = ""
+    target: dict[str, str] | None = None
+    policy: dict[str, object] | None = None
+    min: Int64 = 0
+    max: Int64 = 0
+    enabled: bool = True
+    create_index: Uint64 = 0
+    modify_index: Uint64 = 0
+
+
+class TaskGroup(Record, frozen=True, kw_only=True):
+    """Tasks that share a place, a directory and a network, `count` times."""
+
+    name: str = ""
+    count: int = 1
+    constraints: list[Constraint] | None = None
+    affinities: list[Affinity] | None = None
+    spreads: list[Spread] | None = None
+    tasks: list[Task] | None = None
+    meta: dict[str, str] | None = None
+    update: Update | None = None
+    restart_policy: RestartPolicy = RestartPolicy()
+    reschedule_policy: ReschedulePolicy | None = None
+    migrate: Migrate | None = None
+    ephemeral_disk: EphemeralDisk = EphemeralDisk()
+    networks: list[Network] | None = None
+    services: list[Service] | None = None
+    volumes: dict[str, Volume] | None = None
+    scaling: Scaling | None = None
+    consul: Consul | None = None
+    disconnect: Disconnect | None = None
+    shutdown_delay: Duration | None = None
+    max_run_duration: Duration | None = None
+    stop_after_client_disconnect: Duration | None = None
+    max_client_disconnect: Duration | None = None
+    prevent_reschedule_on_lost: bool = False
+
+    def task(self, name: str) -> Task | None:
+        """Return the task of that name."""
+        return next((task for task in self.tasks or () if task.name == name), None)
+
+
+# The peer's policies for a group that names none, by job type (golden: http-basics).
+_KEPT_ALIVE = RestartPolicy(attempts=2, interval=30 * MINUTE, delay=15 * SECOND, mode="fail")
+_RUN_ONCE = RestartPolicy(attempts=3, interval=24 * HOUR, delay=15 * SECOND, mode="fail")
+RESTART_POLICIES = {
+    "service": _KEPT_ALIVE,
+    "system": _KEPT_ALIVE,
+    "batch": _RUN_ONCE,
+    "sysbatch": _RUN_ONCE,
+}
+RESCHEDULE_POLICIES = {
+    "service": ReschedulePolicy(
+        delay=30 * SECOND,
+        delay_function=DelayFunction.EXPONENTIAL,
+        max_delay=HOUR,
+        unlimited=True,
+    ),
+    "batch": ReschedulePolicy(
+        attempts=1,
+        interval=24 * HOUR,
+        delay=5 * SECOND,
+        delay_function=DelayFunction.CONSTANT,
+    ),
+}
+ROLLING_UPDATE = Update(
+    stagger=30 * SECOND,
+    max_parallel=1,
+    health_check="checks",
+    min_healthy_time=10 * SECOND,
+    healthy_deadline=5 * MINUTE,
+    progress_deadline=10 * MINUTE,
+)

@@ -1,0 +1,193 @@
+"""The node: a place where tasks run. One machine has one; a pool on a cluster is one as well."""
+
+from enum import StrEnum
+
+import msgspec
+
+from storage.records.base import Duration, Record
+from storage.records.times import ZERO_TIME, rfc3339
+
+
+class NodeStatus(StrEnum):
+    """Whether a node can take work."""
+
+    INITIALIZING = "initializing"
+    READY = "ready"
+    DOWN = "down"
+    DISCONNECTED = "disconnected"
+
+
+class Eligibility(StrEnum):
+    """Whether a node may take new work."""
+
+    ELIGIBLE = "eligible"
+    INELIGIBLE = "ineligible"
+
+
+class DriverInfo(Record, frozen=True, kw_only=True):
+    """What a node says of one of its drivers."""
+
+    attributes: dict[str, str] | None = None
+    detected: bool = True
+    healthy: bool = True
+    health_description: str = "Healthy"
+    update_time: str = ""
+
+
+class NodeCPU(Record, frozen=True, kw_only=True):
+    """CPU in MHz over all cores, and the cores."""
+
+    cpu_shares: int = msgspec.field(name="CpuShares")
+    total_cpu_cores: int = msgspec.field(name="TotalCpuCores")
+    reservable_cpu_cores: list[int] = msgspec.field(name="ReservableCpuCores")
+
+
+class NodeMemory(Record, frozen=True, kw_only=True):
+    """Memory in MB."""
+
+    memory_mb: int
+
+
+class NodeDisk(Record, frozen=True, kw_only=True):
+    """Disk in MB."""
+
+    disk_mb: int
+
+
+class NodeNetwork(Record, frozen=True, kw_only=True):
+    """An address of the node on which ports can be held."""
+
+    mode: str
+    device: str
+    cidr: str
+    ip: str
+    mbits: int
+
+
+class NodeResources(Record, frozen=True, kw_only=True):
+    """What a node has."""
+
+    cpu: NodeCPU = msgspec.field(name="Cpu")
+    memory: NodeMemory
+    disk: NodeDisk
+    networks: list[NodeNetwork]
+    min_dynamic_port: int = 20000
+    max_dynamic_port: int = 32000
+    devices: list[dict[str, object]] | None = None
+
+
+class ReservedCPU(Record, frozen=True, kw_only=True):
+    """CPU that tasks may not use."""
+
+    cpu_shares: int = msgspec.field(default=0, name="CpuShares")
+    reserved_cpu_cores: list[int] | None = msgspec.field(default=None, name="ReservedCpuCores")
+
+
+class ReservedNetworks(Record, frozen=True, kw_only=True):
+    """Ports that tasks may not use, as text such as `22,8000-8010`."""
+
+    reserved_host_ports: str = ""
+
+
+class ReservedResources(Record, frozen=True, kw_only=True):
+    """What the node keeps for itself."""
+
+    cpu: ReservedCPU = msgspec.field(default=ReservedCPU(), name="Cpu")
+    memory: NodeMemory = NodeMemory(memory_mb=0)
+    disk: NodeDisk = NodeDisk(disk_mb=0)
+    networks: ReservedNetworks = ReservedNetworks()
+
+
+class NodeEvent(Record, frozen=True, kw_only=True):
+    """Something that happened to a node."""
+
+    message: str
+    subsystem: str
+    timestamp: str
+    details: dict[str, str] | None = None
+    create_index: int = 0
+
+
+class DrainSpec(Record, frozen=True, kw_only=True):
+    """How a node is to be emptied; a deadline below zero means at once."""
+
+    deadline: Duration = 0
+    ignore_system_jobs: bool = False
+
+
+class DrainStrategy(Record, frozen=True, kw_only=True):
+    """How a node is being emptied."""
+
+    deadline: Duration
+    ignore_system_jobs: bool
+    force_deadline: str
+    started_at: str
+
+    @classmethod
+    def of(cls, spec: DrainSpec, now: int) -> "DrainStrategy":
+        """Return what begins now."""
+        ends = rfc3339(now + spec.deadline) if spec.deadline > 0 else ZERO_TIME
+        return cls(
+            deadline=spec.deadline,
+            ignore_system_jobs=spec.ignore_system_jobs,
+            force_deadline=ends,
+            started_at=rfc3339(now),
+        )
+
+
+class LastDrain(Record, frozen=True, kw_only=True):
+    """When a node was emptied last, by whom, and how that ended."""
+
+    started_at: str
+    updated_at: str
+    status: str = "draining"
+    accessor_id: str = ""
+    meta: dict[str, str] | None = None
+
+
+class Node(Record, frozen=True, kw_only=True):
+    """A place where tasks run."""
+
+    id: str
+    name: str
+    datacenter: str
+    node_class: str = ""
+    node_pool: str = "default"
+    http_addr: str = ""
+    tls_enabled: bool = False
+    attributes: dict[str, str]
+    meta: dict[str, str]
+    links: dict[str, str] = {}
+    node_resources: NodeResources
+    reserved_resources: ReservedResources = ReservedResources()
+    drivers: dict[str, DriverInfo]
+    host_volumes: dict[str, dict[str, object]] = {}
+    host_networks: dict[str, dict[str, object]] = {}
+    csi_controller_plugins: dict[str, dict[str, object]] = {}
+    csi_node_plugins: dict[str, dict[str, object]] = {}
+    computed_class: str = ""
+    node_max_allocs: int = 0
+    drain: bool = False
+    drain_strategy: DrainStrategy | None = None
+    last_drain: LastDrain | None = None
+    scheduling_eligibility: str = Eligibility.ELIGIBLE
+    status: str = NodeStatus.INITIALIZING
+    status_description: str = ""
+    status_updated_at: int = 0
+    secret_id: str = ""
+    events: list[NodeEvent] | None = None
+    gc_volumes_on_node_gc: bool = msgspec.field(default=False, name="GCVolumesOnNodeGC")
+    identity_signing_key_id: str = ""
+    last_alloc_update_index: int = 0
+    last_missed_heartbeat_index: int = 0
+    create_index: int = 0
+    modify_index: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether new work may be placed here."""
+        return (
+            self.status == NodeStatus.READY
+            and self.scheduling_eligibility == Eligibility.ELIGIBLE
+            and not self.drain
+        )

@@ -1,0 +1,25 @@
+"""The slot: a time at which a periodic job was to launch a child, and what became of it."""
+
+from enum import StrEnum
+
+from storage.records.base import Record
+
+
+class SlotOutcome(StrEnum):
+    """What became of a slot."""
+
+    LAUNCHED = "launched"
+    CAUGHT_UP = "caught-up"
+    SKIPPED = "skipped"
+
+
+class Slot(Record, frozen=True, kw_only=True):
+    """What became of a slot, or of several that passed while nobody looked; nanoseconds."""
+
+    slot: int  # the first of them
+    slots: int = 1
+    decided_at: int
+    outcome: SlotOutcome
+    reason: str = ""
+    child_id: str = ""
+    create_index: int = 0

@@ -1,0 +1,59 @@
+"""Scaling: what was asked of a group's count, how the group stands, and its policy."""
+
+from collections.abc import Mapping
+
+from storage.records.base import Record
+
+
+class ScalingEvent(Record, frozen=True, kw_only=True):
+    """A count that was asked for, or a note why none was; `count` is null for notes."""
+
+    time: int
+    previous_count: int
+    count: int | None = None
+    message: str = ""
+    error: bool = False
+    meta: dict[str, object] | None = None
+    eval_id: str | None = None
+    create_index: int = 0
+
+
+class GroupScale(Record, frozen=True, kw_only=True):
+    """How a group stands: wanted, placed (canaries left out), running, and by health."""
+
+    desired: int
+    placed: int
+    running: int
+    healthy: int
+    unhealthy: int
+    events: list[ScalingEvent] | None
+
+
+class ScaleStatus(Record, frozen=True, kw_only=True):
+    """How the groups of a job stand; `job_modify_index` is that of any change of the job."""
+
+    job_id: str
+    namespace: str
+    job_create_index: int
+    job_modify_index: int
+    job_stopped: bool
+    task_groups: Mapping[str, GroupScale]
+
+
+class ScalingPolicyStub(Record, frozen=True, kw_only=True):
+    """A scaling policy in a listing."""
+
+    id: str
+    enabled: bool
+    type: str
+    target: Mapping[str, str]
+    create_index: int
+    modify_index: int
+
+
+class ScalingPolicy(ScalingPolicyStub, frozen=True, kw_only=True):
+    """A scaling policy: the bounds of a group's count, and what an autoscaler goes by."""
+
+    min: int
+    max: int
+    policy: dict[str, object] | None = None

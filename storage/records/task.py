@@ -1,0 +1,358 @@
+"""The task: one command with what it needs, and the blocks that make it a service."""
+
+from enum import StrEnum
+
+from msgspec import UNSET, UnsetType
+
+from storage.records.base import SECOND, Duration, Record, SparseRecord, Uint64
+from storage.records.scope import Affinity, Constraint
+
+
+class Hook(StrEnum):
+    """When a task with a lifecycle block runs, relative to the main tasks."""
+
+    PRESTART = "prestart"
+    POSTSTART = "poststart"
+    POSTSTOP = "poststop"
+
+
+class RestartPolicy(Record, frozen=True, kw_only=True):
+    """How often a task that ended is started again in its place."""
+
+    attempts: int = 0
+    interval: Duration = 0
+    delay: Duration = 0
+    mode: str = ""
+    render_templates: bool = False
+
+
+class Port(SparseRecord, frozen=True, kw_only=True):
+    """A port by label; `value` 0 asks for a free one, `to` is its number inside the task."""
+
+    label: str = ""
+    value: int = 0
+    to: int = 0
+    host_network: str = ""
+    ignore_collision: bool = False
+
+
+class NetworkDNS(Record, frozen=True, kw_only=True):
+    """Name resolution inside a network namespace."""
+
+    servers: list[str] | None = None
+    searches: list[str] | None = None
+    options: list[str] | None = None
+
+
+class NetworkCNI(Record, frozen=True, kw_only=True):
+    """Arguments for a network plugin."""
+
+    args: dict[str, str] | None = None
+
+
+class Network(SparseRecord, frozen=True, kw_only=True):
+    """What a group asks of the network, and what it got."""
+
+    mode: str = ""
+    device: str = ""
+    cidr: str = ""
+    ip: str = ""
+    hostname: str = ""
+    mbits: int = 0
+    dns: NetworkDNS | None = None
+    cni: NetworkCNI | None = None
+    reserved_ports: list[Port] | None = None
+    dynamic_ports: list[Port] | None = None
+
+
+class Device(Record, frozen=True, kw_only=True):
+    """A request for devices of a kind, for example `gpu` or `vendor/gpu/model`."""
+
+    name: str = ""
+    count: Uint64 = 1
+    constraints: list[Constraint] | None = None
+    affinities: list[Affinity] | None = None
+
+
+class NUMA(Record, frozen=True, kw_only=True):
+    """How close to each other the cores of a task should be."""
+
+    affinity: str = "none"
+    devices: list[str] | None = None
+
+
+class Resources(Record, frozen=True, kw_only=True):
+    """What a task needs: CPU in MHz or whole cores, memory and disk in MB."""
+
+    cpu: int = 100
+    cores: int = 0
+    memory_mb: int = 300
+    memory_max_mb: int = 0
+    disk_mb: int = 0
+    iops: int = 0
+    networks: list[Network] | None = None
+    devices: list[Device] | None = None
+    numa: NUMA | None = None
+    secrets_mb: int = 0
+
+
+class LogConfig(Record, frozen=True, kw_only=True):
+    """How much of a task's output is kept: `max_files` of `max_file_size_mb` each."""
+
+    max_files: int = 10
+    max_file_size_mb: int = 10
+    disabled: bool = False
+
+
+class Lifecycle(Record, frozen=True, kw_only=True):
+    """Makes a task run before, beside or after the main tasks."""
+
+    hook: str = ""
+    sidecar: bool = False
+
+
+class DispatchPayload(Record, frozen=True, kw_only=True):
+    """Names the file in the task's local folder that receives a dispatch's payload."""
+
+    file: str = ""
+
+
+class Action(Record, frozen=True, kw_only=True):
+    """A command that may be run inside the task on request."""
+
+    name: str = ""
+    command: str = ""
+    args: list[str] | None = None
+
+
+class Artifact(Record, frozen=True, kw_only=True):
+    """Something to fetch into the task's directory before it starts."""
+
+    getter_source: str = ""
+    getter_options: dict[str, str] | None = None
+    getter_headers: dict[str, str] | None = None
+    getter_mode: str = "any"
+    getter_insecure: bool = False
+    relative_dest: str = "local/"
+    chown: bool = False
+
+
+class ChangeScript(Record, frozen=True, kw_only=True):
+    """A command run inside the task when a template changed."""
+
+    command: str = ""
+    args: list[str] | None = None
+    timeout: Duration = 5 * SECOND
+    fail_on_error: bool = False
+    run_on_first_render: bool = False
+
+
+class WaitConfig(Record, frozen=True, kw_only=True):
+    """How long a template waits for things to settle."""
+
+    min: Duration | None = None
+    max: Duration | None = None
+
+
+class Template(Record, frozen=True, kw_only=True):
+    """A file rendered for the task, and what happens when it changes."""
+
+    source_path: str = ""
+    dest_path: str = ""
+    embedded_tmpl: str = ""
+    change_mode: str = "restart"
+    change_signal: str = ""
+    change_script: ChangeScript | None = None
+    once: bool = False
+    splay: Duration = 5 * SECOND
+    perms: str = "0644"
+    uid: int | None = None
+    gid: int | None = None
+    left_delim: str = "{{"
+    right_delim: str = "}}"
+    envvars: bool = False
+    wait: WaitConfig | None = None
+    err_missing_key: bool = False
+    vault_grace: Duration = 0
+
+
+class VolumeMount(Record, frozen=True, kw_only=True):
+    """Where a volume of the group appears in the task."""
+
+    volume: str = ""
+    destination: str = ""
+    read_only: bool = False
+    propagation_mode: str = "private"
+    selinux_label: str = ""
+
+
+class SecretsConfig(Record, frozen=True, kw_only=True):
+    """The task's wish for a token of the secrets side (`vault` in job files)."""
+
+    policies: list[str] | UnsetType | None = UNSET  # may be submitted, is not kept
+    role: str = ""
+    namespace: str = ""
+    cluster: str = "default"
+    env: bool = True
+    disable_file: bool = False
+    change_mode: str = "restart"
+    change_signal: str = ""
+    allow_token_expiration: bool = False
+
+
+class Consul(Record, frozen=True, kw_only=True):
+    """The service discovery namespace a group or task uses."""
+
+    namespace: str = ""
+    cluster: str = "default"
+    partition: str = ""
+
+
+class Identity(Record, frozen=True, kw_only=True):
+    """A signed identity token given to the task or to a service."""
+
+    name: str = ""
+    audience: list[str] | None = None
+    change_mode: str = ""
+    change_signal: str = ""
+    env: bool = False
+    file: bool = False
+    filepath: str = ""
+    service_name: str = ""
+    ttl: Duration = 0
+    extra_claims: list[str] | None = None
+
+
+class Secret(Record, frozen=True, kw_only=True):
+    """A named secret fetched for the task."""
+
+    name: str = ""
+    provider: str = ""
+    path: str = ""
+    config: dict[str, object] | None = None
+    env: dict[str, str] | None = None
+
+
+class Schedule(Record, frozen=True, kw_only=True):
+    """When a task may run."""
+
+    cron: dict[str, str] | None = None
+
+
+class CSIPluginConfig(Record, frozen=True, kw_only=True):
+    """Makes a task a storage plugin; only carried."""
+
+    id: str = ""
+    type: str = ""
+    mount_dir: str = ""
+    stage_publish_base_dir: str = ""
+    health_timeout: Duration = 0
+
+
+class CheckRestart(Record, frozen=True, kw_only=True):
+    """When failing checks restart a task."""
+
+    limit: int = 0
+    grace: Duration | None = None
+    ignore_warnings: bool = False
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """A probe of a service's health."""
+
+    name: str = ""
+    type: str = ""
+    command: str = ""
+    args: list[str] | None = None
+    path: str = ""
+    protocol: str = ""
+    port_label: str = ""
+    address_mode: str = ""
+    advertise: str | UnsetType = UNSET  # may be submitted, is not kept
+    expose: bool = False
+    interval: Duration = 0
+    timeout: Duration = 0
+    initial_status: str = ""
+    notes: str = ""
+    tls_server_name: str = ""
+    tls_skip_verify: bool = False
+    method: str = ""
+    header: dict[str, list[str]] | None = None
+    body: str = ""
+    check_restart: CheckRestart | None = None
+    grpc_service: str = ""
+    grpc_use_tls: bool = False
+    task_name: str = ""
+    success_before_passing: int = 0
+    failures_before_critical: int = 0
+    failures_before_warning: int = 0
+    on_update: str = ""
+
+
+class Weights(Record, frozen=True, kw_only=True):
+    """How much traffic a service instance should get."""
+
+    passing: int = 0
+    warning: int = 0
+
+
+class Service(Record, frozen=True, kw_only=True):
+    """A service that is registered while its allocation runs."""
+
+    name: str = ""
+    task_name: str = ""
+    port_label: str = ""
+    address: str = ""
+    address_mode: str = "auto"
+    tags: list[str] | None = None
+    canary_tags: list[str] | None = None
+    enable_tag_override: bool = False
+    meta: dict[str, str] | None = None
+    canary_meta: dict[str, str] | None = None
+    tagged_addresses: dict[str, str] | None = None
+    checks: list[Check] | None = None
+    check_restart: CheckRestart | UnsetType | None = UNSET  # moves into the checks
+    connect: dict[str, object] | None = None
+    on_update: str = "require_healthy"
+    identity: Identity | None = None
+    provider: str = "consul"
+    cluster: str = "default"
+    kind: str = ""
+    weights: Weights | None = None
+    namespace: str = ""
+
+
+class Task(Record, frozen=True, kw_only=True):
+    """One command, run by a driver."""
+
+    name: str = ""
+    driver: str = ""
+    user: str = ""
+    config: dict[str, object] | None = None
+    env: dict[str, str] | None = None
+    services: list[Service] | None = None
+    secrets_config: SecretsConfig | None = None
+    consul: Consul | None = None
+    templates: list[Template] | None = None
+    constraints: list[Constraint] | None = None
+    affinities: list[Affinity] | None = None
+    resources: Resources = Resources()
+    restart_policy: RestartPolicy = RestartPolicy()
+    dispatch_payload: DispatchPayload | None = None
+    lifecycle: Lifecycle | None = None
+    meta: dict[str, str] | None = None
+    kill_timeout: Duration = 5 * SECOND
+    log_config: LogConfig = LogConfig()
+    artifacts: list[Artifact] | None = None
+    leader: bool = False
+    shutdown_delay: Duration = 0
+    volume_mounts: list[VolumeMount] | None = None
+    kill_signal: str = ""
+    kind: str = ""
+    csi_plugin_config: CSIPluginConfig | None = None
+    identity: Identity | None = None
+    identities: list[Identity] | None = None
+    actions: list[Action] | None = None
+    schedule: Schedule | None = None
+    secrets: list[Secret] | None = None
+    scaling_policies: list[dict[str, object]] | None = None

@@ -1,0 +1,174 @@
+"""The only door to the file: read, write, watch.
+
+Reads see one moment of the file. A write returns only after its change is on disk. Whoever wants
+to know of a change watches a topic first, reads, and waits.
+"""
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from storage import schema
+from storage.errors import StorageLocked, StorageUnusable
+from storage.readers import Reader, Snapshot
+from storage.watch import Topics, Watch
+from storage.writer import Transaction, Writer, storage_error
+
+T = TypeVar("T")
+
+FILE_NAME = "steward.db"
+_LOCK_NAME = "steward.lock"
+_LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
+# What belongs to a request, not to the place where something is written.
+_NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
+_LONG_READS = 2  # at a time; more would only wait for the interpreter lock
+
+
+class Store:
+    """The open file. Made by `open_store`."""
+
+    def __init__(self, path: Path, writer: Writer, topics: Topics) -> None:
+        self.path = path
+        self._writer = writer
+        self._topics = topics
+        self._reader = Reader(path)
+        self._idle: list[Reader] = []
+        self._limiter = trio.CapacityLimiter(_LONG_READS)
+
+    def read(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file as it is now.
+
+        Runs on the event loop: for what takes well under a millisecond (a point read is 5 µs).
+        """
+        try:
+            return self._reader.read(work)
+        except sqlite3.DatabaseError as error:
+            raise storage_error(error) from error
+
+    async def read_long(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file as it is now, without holding up anything else."""
+        async with self._limiter:
+            reader = self._idle.pop() if self._idle else Reader(self.path)
+            try:
+                return await trio.to_thread.run_sync(reader.read, work)
+            except sqlite3.DatabaseError as error:
+                raise storage_error(error) from error
+            finally:
+                self._idle.append(reader)
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` in a transaction and return what it returned, once that is on disk.
+
+        `work` may run queries and pure functions; it reads no clock, makes no identifiers and
+        never awaits. Raises what it raised, or a `StorageError`; then nothing was kept.
+        """
+        note = _NOTE.get()
+        if note is None:
+            return await self._writer.submit(work)
+
+        def noted(tx: Transaction) -> T:
+            before = tx.changes
+            result = work(tx)
+            if tx.changes != before:
+                note(tx)
+            return result
+
+        return await self._writer.submit(noted)
+
+    def watch(self, *topics: str) -> Watch:
+        """Return a watch on these topics: enter it, read, then `await watch.wait()`."""
+        return self._topics.watch(topics)
+
+    def wake_all(self) -> None:
+        """Wake everyone who watches anything: they look again."""
+        self._topics.wake_all()
+
+    def close(self) -> None:
+        """Close the connections for reading."""
+        self._reader.close()
+        for reader in self._idle:
+            reader.close()
+
+
+@contextmanager
+def noting(note: Callable[[Transaction], None]) -> Iterator[None]:
+    """Have every write of this block that changes something do `note` as well, as a part of it."""
+    before = _NOTE.set(note)
+    try:
+        yield
+    finally:
+        _NOTE.reset(before)
+
+
+@asynccontextmanager
+async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIterator[Store]:
+    """Open the store in `directory`, creating it with this cluster id when there is none.
+
+    What was submitted before the block ends is written before the file is closed. Raises
+    `StorageLocked` or `StorageUnusable`.
+    """
+    path = directory / FILE_NAME
+    with lock(directory):
+        schema.prepare(path, cluster_id=cluster_id, now=now)
+        topics = Topics()
+        try:
+            writer = Writer(path, topics)
+            store = Store(path, writer, topics)
+        except sqlite3.DatabaseError as error:
+            raise storage_error(error) from error
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.run)
+                try:
+                    yield store
+                finally:
+                    writer.close()
+        finally:
+            store.close()
+            writer.disconnect()
+
+
+def _take(file: int, directory: Path) -> None:
+    """Take the lock. Raises `StorageLocked`.
+
+    A daemon that is killed while it starts a task leaves the lock to the unfinished child for the
+    moment until that has become another program.
+    """
+    for _ in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "unknown"
+        else:
+            return
+        if Path(f"/proc/{holder}").exists():
+            break
+        time.sleep(_LOCK_PAUSE)
+    raise StorageLocked(
+        f"another daemon (pid {holder}) works on {directory}: stop it first, or name another "
+        "directory with --data-dir"
+    )
+
+
+@contextmanager
+def lock(directory: Path) -> Iterator[None]:
+    """Hold the directory: no second daemon may work on its file. The kernel lets go at our end."""
+    try:
+        file = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
+    try:
+        _take(file, directory)
+        os.truncate(file, 0)
+        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(file)

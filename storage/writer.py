@@ -1,0 +1,206 @@
+"""The one writer: every change to the file passes through here, in order.
+
+Callers hand over a function. Functions that wait at the same moment share one
+transaction (group commit), so a burst of dispatches costs one fsync. Each runs in
+its own savepoint: one that raises is undone alone, and its caller alone hears of
+it. Nobody is answered or woken before COMMIT has returned.
+
+The functions run on the event loop's thread and only COMMIT, which waits for the disk, runs in
+another: two threads that both run Python take turns of 5 ms at the interpreter lock, which would
+cost a write more than its fsync.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import outcome
+import trio
+
+from storage.errors import StewardError, StorageError, StorageFull, StorageUnusable
+from storage.readers import Snapshot, connect
+from storage.watch import Topics
+
+T = TypeVar("T")
+
+# How many writes share a transaction at most: beyond this the loop is kept from readers for
+# longer than a lone write takes (bench/writes.py).
+MAX_BATCH = 64
+
+_NEXT_INDEX = "SELECT last_index FROM store"
+_KEEP_INDEX = "UPDATE store SET last_index = :index"
+_TOUCH = """
+    INSERT INTO table_indexes (name, last_index) VALUES (:name, :index)
+    ON CONFLICT (name) DO UPDATE SET last_index = excluded.last_index
+"""
+
+
+class Transaction(Snapshot):
+    """What a write may do: read, change rows, and say what it has changed."""
+
+    def __init__(self, connection: sqlite3.Connection, index: int) -> None:
+        super().__init__(connection)
+        self.index = index
+        self.touched: dict[str, None] = {}
+        self.topics: dict[str, None] = {}
+
+    @property
+    def changes(self) -> int:
+        """Return a number that is another one after any row has changed."""
+        return self._connection.total_changes
+
+    def execute(self, sql: str, parameters: Mapping[str, object]) -> int:
+        """Change rows; return how many."""
+        return self._connection.execute(sql, parameters).rowcount
+
+    def touch(self, table: str, *topics: str) -> None:
+        """Note that objects of this kind have changed, and wake who watches these topics."""
+        self.touched[table] = None
+        self.publish(*topics)
+
+    def publish(self, *topics: str) -> None:
+        """Wake who watches these topics once this is written."""
+        for topic in topics:
+            self.topics[topic] = None
+
+
+Work = Callable[[Transaction], T]
+
+
+class _Pending(Generic[T]):
+    """A write on its way: what to run, what came of it, and when that holds."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self.work = work
+        self.result: outcome.Outcome[T] | None = None
+        self.topics: tuple[str, ...] = ()
+        self.done = trio.Event()
+
+
+class Writer:
+    """The queue of writes and the task that empties it."""
+
+    def __init__(self, path: Path, topics: Topics) -> None:
+        self._connection = connect(path, read_only=False)
+        # FULL: a write that was answered survives the loss of power. A write-ahead log larger
+        # than this is cut back at the next checkpoint.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA journal_size_limit = 67108864")
+        self._connection.execute("PRAGMA temp_store = MEMORY")
+        self._topics = topics
+        self._waiting: list[_Pending[object]] = []
+        self._work_arrived = trio.Event()
+        self._closing = False
+        self._ended = False
+        self._index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
+
+    async def submit(self, work: Work[T]) -> T:
+        """Return what `work` returned, once that is on disk.
+
+        A cancelled caller stops waiting; the write goes on. Raises what `work` raised, or
+        a `StorageError` when the file could not be written: then nothing of it was kept; and
+        `trio.ClosedResourceError` when the writer has ended.
+        """
+        if self._ended:
+            raise trio.ClosedResourceError("the store is closed")
+        pending = _Pending(work)
+        self._waiting.append(pending)  # type: ignore[arg-type]  # the queue does not care for T
+        self._work_arrived.set()
+        await pending.done.wait()
+        assert pending.result is not None  # noqa: S101  # set before done
+        return pending.result.unwrap()
+
+    async def run(self) -> None:
+        """Commit batch after batch until `close`; the last batch is not lost."""
+        while True:
+            if not self._waiting:
+                if self._closing:
+                    self._ended = True
+                    return
+                self._work_arrived = trio.Event()
+                await self._work_arrived.wait()
+                continue
+            batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+            with trio.CancelScope(shield=True):
+                await self._commit(batch)
+
+    def close(self) -> None:
+        """Let `run` return once everything that waits is written."""
+        self._closing = True
+        self._work_arrived.set()
+
+    def disconnect(self) -> None:
+        """Close the connection; folds the write-ahead log into the file."""
+        self._connection.close()
+
+    async def _commit(self, batch: list[_Pending[object]]) -> None:
+        try:
+            with _meaning():
+                self._connection.execute("BEGIN IMMEDIATE")
+                index = self._run_all(batch)
+                await trio.to_thread.run_sync(self._connection.execute, "COMMIT")
+            self._index = index
+        except StorageError as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            for pending in batch:
+                # What failed by itself keeps its own error; what seemed to succeed was undone.
+                if isinstance(pending.result, outcome.Error) and isinstance(
+                    pending.result.error, StewardError
+                ):
+                    continue
+                pending.result, pending.topics = outcome.Error(error), ()
+        for pending in batch:
+            self._topics.publish(pending.topics)
+            pending.done.set()
+
+    def _run_all(self, batch: list[_Pending[object]]) -> int:
+        """Run each write in a savepoint of its own; return the index of the last one."""
+        index, touched = self._index, {}
+        for pending in batch:
+            transaction = Transaction(self._connection, index + 1)
+            changes = self._connection.total_changes
+            self._connection.execute("SAVEPOINT one")
+            pending.result = outcome.capture(pending.work, transaction)
+            if isinstance(pending.result, outcome.Error):
+                if _is_fatal(pending.result.error):
+                    raise pending.result.error
+                self._connection.execute("ROLLBACK TO one")
+            elif self._connection.total_changes != changes:
+                index = transaction.index
+                touched.update(dict.fromkeys(transaction.touched, index))
+                pending.topics = tuple(transaction.topics)
+            self._connection.execute("RELEASE one")
+        if index != self._index:
+            self._connection.execute(_KEEP_INDEX, {"index": index})
+            for name, last in touched.items():
+                self._connection.execute(_TOUCH, {"name": name, "index": last})
+        return index
+
+
+def _is_fatal(error: BaseException) -> bool:
+    """Tell whether the transaction, not only this write, is lost: the disk, not the statement."""
+    return isinstance(error, sqlite3.Error) and not isinstance(
+        error, sqlite3.IntegrityError | sqlite3.ProgrammingError | sqlite3.InterfaceError
+    )
+
+
+@contextmanager
+def _meaning() -> Iterator[None]:
+    """Turn what SQLite says of the file into an error with a meaning."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise storage_error(error) from error
+
+
+def storage_error(error: sqlite3.DatabaseError) -> StorageError:
+    """Return what an error of SQLite means for who wanted to read or write."""
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith("SQLITE_FULL"):
+        return StorageFull(f"the disk that holds the store is full: {error}")
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN")):
+        return StorageUnusable(f"the store cannot be used: {error} ({name})")
+    return StorageError(f"the store cannot be read or written: {error} ({name or 'unknown'})")

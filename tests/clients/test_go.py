@@ -1,0 +1,41 @@
+"""The client library that Go programs use with the peer: tests/clients/go drives it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.wire.scenarios import bootstrapped, daemon
+
+PROGRAM = Path(__file__).parent / "go"
+GO = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+BUILD_WITHIN, RUN_WITHIN = 100, 100  # seconds
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the program, unless there is no Go, or no way to the library."""
+    if GO is None:
+        pytest.skip("needs Go")
+    made = tmp_path_factory.mktemp("go") / "client"
+    for words in (["mod", "download"], ["build", "-p", "1", "-o", str(made), "."]):
+        done = subprocess.run([GO, *words], cwd=PROGRAM, capture_output=True, timeout=BUILD_WITHIN)
+        if done.returncode and words[0] == "mod":
+            pytest.skip(f"the library cannot be fetched: {done.stderr.decode()[-200:]}")
+        assert done.returncode == 0, done.stderr.decode()
+    return made
+
+
+def test_what_its_users_call_answers(program: Path) -> None:
+    with daemon("--acl") as url:
+        token = bootstrapped(url)["token"]
+        done = subprocess.run(
+            [program],
+            env={**os.environ, "NOMAD_ADDR": url, "NOMAD_TOKEN": token},
+            capture_output=True,
+            text=True,
+            timeout=RUN_WITHIN,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,25 @@
+"""What all tests share: a store in a directory of its own, and a deadline."""
+
+import faulthandler
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.store import Store, open_store
+from tests.samples import NOW
+
+DEADLINE = 120  # seconds that any one test may take before all stacks are shown and the run ends
+
+
+@pytest.fixture(autouse=True)
+def _deadline() -> Iterator[None]:
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path, cluster_id="cluster", now=NOW) as opened:
+        yield opened

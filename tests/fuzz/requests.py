@@ -1,0 +1,209 @@
+"""Requests that nobody would send, drawn from the description of the API: half sense, half nonsense.
+
+Names and texts come from short lists, so that what one request makes, others meet; and so that no
+draw is ever a command that does anything.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+from hypothesis import strategies as st
+
+from daemon.api.contract import CONTRACTS, Contract, Kind
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.openapi import describe
+from daemon.api.routes import ROUTES
+from daemon.web.late import original
+from daemon.web.request import Read, Write
+
+DESCRIPTION: Any = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
+TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
+
+USUAL = ("a", "b", "a/b")  # what most requests are about, so that they meet
+IDS = ("é ☃", "a%2Fb", "plan", "*", "..", "", "x" * 300, "\x00", "'; DROP")
+# What stands for the identifier of something that there is; `attack.py` fills it in.
+KNOWN = {
+    "alloc_id": "ALLOCATION",
+    "eval_id": "EVALUATION",
+    "deployment_id": "DEPLOYMENT",
+    "node_id": "NODE",
+}
+UUIDS = ("00000000-0000-0000-0000-000000000000", "0000", "zz", "0" * 36)
+TEXTS = (*USUAL, *IDS, "web", "main", "default", "service", "1", "-1", "1h")
+NUMBERS = (0, 1, 1, 2, 20, -1, 100, 101, 2**31, 2**63 - 1, 2**64, -(2**63), 1_000_000_000)
+JUNK = (None, True, "", "x", 0, -1, 1.5, 1e300, [], {}, [None], {"": None}, [[[[[[]]]]]])
+BODIES = (b"", b"{", b"null", b"[]", b'"x"', b"\xff", b"{}x", b"[" * 3000, b'{"Job":null}', b"1e9")
+MAX_DEPTH = 6
+
+
+def one_in(number: int) -> st.SearchStrategy[bool]:
+    """Return what is true once in so many times."""
+    return st.integers(1, number).map(lambda drawn: drawn == number)
+
+
+class Asked(NamedTuple):
+    """A request, as it goes over the wire."""
+
+    method: str
+    target: str
+    body: bytes | None
+    headers: Mapping[str, str]
+
+
+def values(schema: Mapping[str, Any], depth: int = 0) -> st.SearchStrategy[Any]:
+    """Return values as a schema describes them."""
+    if depth > MAX_DEPTH:
+        return st.none()
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        if name == "SubmittedJob":
+            return jobs(depth)
+        return values(TYPES[name], depth).map(partial(_fitting, name))
+    if choices := schema.get("anyOf"):
+        return st.one_of(*(values(one, depth) for one in choices))
+    kind = schema.get("type")
+    if kind == "array":
+        return st.lists(values(schema.get("items", {}), depth + 1), max_size=2)
+    return objects(schema, depth) if kind == "object" else _SCALARS.get(kind, _ANYTHING)
+
+
+_ANYTHING = st.sampled_from(JUNK)
+_SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
+    "string": st.sampled_from(TEXTS),
+    "integer": st.sampled_from(NUMBERS),
+    "number": st.sampled_from((*NUMBERS, 0.5)),
+    "boolean": st.booleans(),
+}
+
+
+def _fitting(name: str, drawn: Any) -> Any:
+    """Name what there is where a request must: of a body that is only drawn, little would fit."""
+    if name == "ScalingRequest" and isinstance(drawn, dict):
+        return {"Target": {"Group": "web"}, "Message": "m", **drawn}
+    if name.startswith("Deployment") and isinstance(drawn, dict):
+        return {**drawn, "DeploymentID": "DEPLOYMENT"}
+    return drawn
+
+
+@st.composite
+def objects(draw: st.DrawFn, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    """Draw some of the fields of an object, and now and then one that is wrong."""
+    fields = schema.get("properties")
+    if not fields:
+        others = schema.get("additionalProperties") or {}
+        inner = values(others if isinstance(others, dict) else {}, depth + 1)
+        return draw(st.dictionaries(st.sampled_from(TEXTS), inner, max_size=2))
+    most = draw(st.sampled_from((0, 0, 1, 3)))
+    chosen = draw(st.lists(st.sampled_from(sorted(fields)), max_size=most, unique=True))
+    drawn = {}
+    for name in [*(["Job"] if "Job" in fields else []), *chosen]:
+        wrong = draw(one_in(30))
+        drawn[name] = draw(st.sampled_from(JUNK) if wrong else values(fields[name], depth + 1))
+    return drawn
+
+
+@st.composite
+def jobs(draw: st.DrawFn, depth: int) -> dict[str, Any]:
+    """Draw a job that could be one, now and then with parts that could not."""
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Resources": {"CPU": 1, "MemoryMB": 10},
+        **draw(_strange("Task", depth + 2)),
+        "Config": {"command": "/bin/true"},  # nothing but this is ever run
+    }
+    group = {
+        "Name": "web",
+        "Count": draw(st.integers(0, 2)),
+        **draw(_strange("TaskGroup", depth + 1)),
+        "Tasks": [task],
+    }
+    job = {
+        "ID": draw(st.sampled_from(USUAL)),
+        "Type": draw(st.sampled_from(("batch", "batch", "service", "system", "sysbatch"))),
+        **draw(st.sampled_from(({}, {}, {"ParameterizedJob": {}}, {"Periodic": _CLOCK}))),
+        **draw(_strange("SubmittedJob", depth)),
+        "TaskGroups": [group],
+    }
+    return draw(st.sampled_from(JUNK)) if draw(one_in(50)) else job  # type: ignore[return-value]
+
+
+_CLOCK = {"Spec": "* * * * * * *", "ProhibitOverlap": True}
+
+
+@st.composite
+def _strange(draw: st.DrawFn, name: str, depth: int) -> dict[str, Any]:
+    return draw(objects(TYPES[name], depth)) if draw(one_in(2)) else {}
+
+
+def _parameter(name: str) -> st.SearchStrategy[str]:
+    if name in KNOWN:
+        return st.sampled_from((KNOWN[name],) * 6 + UUIDS)
+    if name.endswith(("accessor", "_id")) and name != "job_id":
+        return st.sampled_from(UUIDS)
+    return st.sampled_from(USUAL * 8 + IDS)
+
+
+_CALLS = [one for one in ROUTES if isinstance(one, Read | Write)]
+# The calls that change what there is are drawn more often.
+_CALLS += [
+    one for one in _CALLS if isinstance(one, Write) and original(one.handler) in CONTRACTS
+] * 2
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Asked:
+    """Draw a request to any call that neither streams nor talks."""
+    route = draw(st.sampled_from(_CALLS))
+    method = draw(st.sampled_from(sorted(route.methods)))
+    if draw(one_in(20)):
+        method = draw(st.sampled_from(("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")))
+    contract = CONTRACTS.get(original(route.handler), Contract())
+    path = route.path
+    while "{" in path:
+        name = path.partition("{")[2].partition("}")[0]
+        safe = draw(st.sampled_from(("", "/")))
+        path = path.replace(f"{{{name}}}", quote(draw(_parameter(name)), safe=safe), 1)
+    query = draw(_queries(contract))
+    body = draw(_bodies(contract)) if method not in ("GET", "HEAD") else None
+    headers = draw(st.sampled_from(({}, {}, {"X-Nomad-Token": "x"}, {"Accept-Encoding": "gzip"})))
+    return Asked(method, f"{path}?{urlencode(query)}" if query else path, body, headers)
+
+
+_SENSIBLE = {
+    Kind.TEXT: ("a", "web", "1", ""),
+    Kind.FLAG: ("true", "false"),
+    Kind.NUMBER: ("1", "2"),
+}
+
+
+@st.composite
+def _queries(draw: st.DrawFn, contract: Contract) -> dict[str, str]:
+    query = {
+        name: draw(st.sampled_from(_SENSIBLE[kind]))
+        for name, kind in contract.query.items()
+        if draw(one_in(4))
+    }
+    if draw(one_in(10)):
+        names = [*contract.query, "namespace", "region", "pretty", "stale", "index", "zzz"]
+        query[draw(st.sampled_from(names))] = draw(st.sampled_from((*TEXTS, "maybe")))
+    if draw(one_in(10)):
+        query["index"] = "1"
+    return {**query, "wait": "1ms"} if "index" in query else query
+
+
+def _bodies(contract: Contract) -> st.SearchStrategy[bytes]:
+    raw = st.sampled_from(BODIES)
+    name = getattr(contract.takes, "__name__", "")
+    if name not in TYPES:
+        return st.one_of(st.just(b"{}"), raw)
+    described = values({"$ref": f"#/{name}"}).map(_encoded)
+    return st.integers(0, 9).flatmap(lambda drawn: raw if drawn == 0 else described)
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, default=str).encode()

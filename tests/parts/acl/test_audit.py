@@ -1,0 +1,265 @@
+"""The audit: a change and its entry are one, refusals are bounded, secrets do not appear."""
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from daemon.acl import audit as module
+from daemon.acl.audit import Audit, open_audit
+from daemon.acl.auditsinks import FileSink, JournalSink, copy_to
+from daemon.acl.seal import Seal
+from daemon.config import Config
+from storage.errors import Refused
+from storage.queries import audit, jobs
+from storage.records.audit import AuditEntry
+from storage.store import Store
+from storage.writer import Transaction
+from tests.samples import NOW, job
+
+SEAL = Seal({1: bytes(32)})
+
+
+class Clock:
+    time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+@pytest.fixture
+def opened(store: Store) -> Audit:
+    return Audit(store, Clock(), bytes(32))
+
+
+def entries(store: Store) -> list[AuditEntry]:
+    return store.read(lambda db: audit.after(db, 0))
+
+
+def add_job(tx: Transaction) -> None:
+    jobs.append_version(tx, job())
+
+
+# ---- changes ------------------------------------------------------------------------------------
+
+
+async def test_a_change_and_its_entry_are_one_write(store: Store, opened: Audit) -> None:
+    trail = opened.begin("POST", "/v1/jobs", "", "10.0.0.1")
+    trail.ask("default", "secret")
+    trail.known("accessor-1")
+    with trail.watching():
+        index = await store.write(lambda tx: (add_job(tx), tx.index)[1])
+    (entry,) = entries(store)
+    assert (entry.accessor, entry.method, entry.path) == ("accessor-1", "POST", "/v1/jobs")
+    assert (entry.address, entry.namespace, entry.status) == ("10.0.0.1", "default", 200)
+    assert store.read(lambda db: db.table_index("audit")) == index
+
+
+async def test_what_changes_nothing_leaves_no_entry(store: Store, opened: Audit) -> None:
+    trail = opened.begin("POST", "/v1/jobs", "", "")
+    with trail.watching():
+        await store.write(lambda tx: tx.last_index())
+    assert entries(store) == []
+
+
+async def test_a_change_that_failed_leaves_no_entry(store: Store, opened: Audit) -> None:
+    def fail(tx: Transaction) -> None:
+        add_job(tx)
+        raise Refused("no")
+
+    trail = opened.begin("POST", "/v1/jobs", "", "")
+    with trail.watching(), pytest.raises(Refused):
+        await store.write(fail)
+    assert entries(store) == []
+
+
+async def test_a_request_has_one_entry_whatever_it_changes(store: Store, opened: Audit) -> None:
+    trail = opened.begin("POST", "/v1/jobs", "", "")
+    with trail.watching():
+        await store.write(add_job)
+        await store.write(add_job)
+    await trail.acted()
+    assert len(entries(store)) == 1
+
+
+async def test_what_others_write_is_not_this_requests(store: Store, opened: Audit) -> None:
+    trail = opened.begin("POST", "/v1/jobs", "", "")
+    with trail.watching():
+        pass
+    await store.write(add_job)
+    assert entries(store) == []
+
+
+async def test_what_the_store_does_not_see_can_be_noted(store: Store, opened: Audit) -> None:
+    await opened.begin("POST", "/v1/client/allocation/a/restart", "", "").acted()
+    assert [entry.path for entry in entries(store)] == ["/v1/client/allocation/a/restart"]
+
+
+# ---- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "noted"), [(200, False), (404, False), (500, False), (401, True), (403, True)]
+)
+async def test_refusals_are_noted_and_other_failures_are_not(
+    store: Store, opened: Audit, status: int, noted: bool
+) -> None:
+    opened.begin("GET", "/v1/jobs", "", "").ended(status, "Permission denied")
+    await opened.flush()
+    assert bool(entries(store)) is noted
+
+
+async def test_a_flood_of_refusals_is_counted_and_not_kept(
+    store: Store, opened: Audit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 3)
+    for _ in range(10):
+        opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+    await opened.flush()
+    found = entries(store)
+    assert len(found) == 4
+    assert "7 more requests were refused" in found[-1].reason
+
+
+async def test_the_last_refusals_are_written_at_the_end(store: Store) -> None:
+    async with open_audit(store, Clock(), SEAL, Config()) as opened:
+        opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+    assert len(entries(store)) == 1
+
+
+async def test_refusals_are_written_by_and_by(store: Store) -> None:
+    async with open_audit(store, Clock(), SEAL, Config()) as opened:
+        with store.watch(audit.TOPIC) as change:
+            opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
+            with trio.fail_after(10):
+                await change.wait()
+        assert len(entries(store)) == 1
+
+
+# ---- secrets, and what people write ---------------------------------------------------------------
+
+
+async def test_an_unknown_secret_appears_as_a_hash_of_this_installation(
+    store: Store, opened: Audit
+) -> None:
+    for secret in ("guess", "guess", "other"):
+        trail = opened.begin("GET", "/v1/jobs", "", "")
+        trail.ask("default", secret)
+        trail.ended(403, "")
+    await opened.flush()
+    first, second, third = (entry.secret_hash for entry in entries(store))
+    assert first == second != third
+    assert Audit(store, Clock(), b"x" * 32).hash("guess") != first
+    assert b"guess" not in first.encode()
+
+
+async def test_the_key_of_the_hashes_is_kept(store: Store) -> None:
+    hashes = set()
+    for _ in range(2):
+        async with open_audit(store, Clock(), SEAL, Config()) as opened:
+            hashes.add(opened.hash("secret"))
+    assert len(hashes) == 1
+
+
+async def test_values_that_sound_like_secrets_are_hashed(store: Store, opened: Audit) -> None:
+    trail = opened.begin("POST", "/v1/x", "purge=true&token=hidden&client_secret=hidden", "")
+    await trail.acted()
+    (entry,) = entries(store)
+    assert "hidden" not in entry.query
+    assert entry.query.startswith("purge=true&token=")
+
+
+async def test_a_line_break_forges_no_line(store: Store, opened: Audit) -> None:
+    await opened.begin("POST", "/v1/x\n2026 root: POST /v1/y", "a\r\nb", "").acted()
+    (entry,) = entries(store)
+    assert "\n" not in entry.path + entry.query
+    assert "\r" not in entry.query
+
+
+async def test_an_endless_path_is_cut(store: Store, opened: Audit) -> None:
+    await opened.begin("POST", "/" + "x" * 10_000, "", "").acted()
+    assert len(entries(store)[0].path) < 600
+
+
+# ---- append-only ---------------------------------------------------------------------------------
+
+
+async def test_an_entry_can_be_neither_changed_nor_taken_out(store: Store, opened: Audit) -> None:
+    for number in range(3):
+        await opened.begin("POST", f"/v1/{number}", "", "").acted()
+    with pytest.raises(Exception, match="append-only"):
+        await store.write(lambda tx: tx.execute("UPDATE audit SET accessor = 'x'", {}))
+    with pytest.raises(Exception, match="only the oldest"):
+        await store.write(lambda tx: tx.execute("DELETE FROM audit WHERE number = 2", {}))
+    assert len(entries(store)) == 3
+
+
+async def test_old_entries_go_in_steps(store: Store) -> None:
+    for time in range(10):
+        await store.write(
+            lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
+        )
+    steps = [await store.write(lambda tx: audit.trim(tx, 7, 3)) for _ in range(4)]
+    assert steps == [3, 3, 1, 0]
+    assert [entry.time for entry in entries(store)] == [7, 8, 9]
+
+
+async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
+    await store.write(lambda tx: audit.add(tx, AuditEntry(time=NOW, method="", path="old")))
+    clock = Clock()
+    clock.time = NOW + 2 * 86_400 * 10**9
+    async with open_audit(store, clock, SEAL, Config(audit_retention_days=1)):
+        with trio.fail_after(10):
+            while entries(store):
+                await trio.lowlevel.checkpoint()
+
+
+# ---- copies ---------------------------------------------------------------------------------------
+
+
+def lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return [json.loads(line)["Path"] for line in path.read_text().splitlines()]
+
+
+async def copied(path: Path, count: int) -> list[str]:
+    with trio.fail_after(10):
+        while len(lines(path)) < count:
+            await trio.lowlevel.checkpoint()
+    return lines(path)
+
+
+async def test_a_file_gets_every_entry_once_also_after_a_restart(
+    store: Store, opened: Audit, tmp_path: Path
+) -> None:
+    path = tmp_path / "audit.log"
+    for first, second in (("/1", "/2"), ("/3", "/4")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy_to, store, FileSink(path))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await opened.begin("POST", first, "", "").acted()
+            await copied(path, int(first[1:]))
+            nursery.cancel_scope.cancel()
+        await opened.begin("POST", second, "", "").acted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy_to, store, FileSink(path))
+        assert await copied(path, 4) == ["/1", "/2", "/3", "/4"]
+        nursery.cancel_scope.cancel()
+    assert os.stat(path).st_mode & 0o777 == 0o600
+
+
+async def test_the_journal_gets_a_field_for_each_part(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
+        journal.bind(str(tmp_path / "journal"))
+        entry = AuditEntry(
+            time=NOW, method="GET", path="/v1/jobs", status=403, reason="no", accessor="me"
+        )
+        JournalSink(tmp_path / "journal").write([entry])
+        fields = dict(line.split("=", 1) for line in journal.recv(4096).decode().splitlines())
+    assert fields["MESSAGE"] == "me: GET /v1/jobs: 403 no"
+    assert fields["SYSLOG_IDENTIFIER"] == "steward-audit"
+    assert fields["STEWARD_STATUS"] == "403"

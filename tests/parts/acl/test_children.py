@@ -1,0 +1,183 @@
+"""Tokens made by tokens: they never exceed their maker, unless that has sudo."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.acl.check import Caller
+from daemon.acl.children import Made, Terms, Wanted, make, renewed
+from daemon.acl.grant import Grant
+from daemon.fields import Fields
+from storage.errors import Malformed
+from storage.records.acl import Token, TokenKind, TokenRole
+from storage.records.base import SECOND
+from storage.store import Store
+from tests.samples import NOW
+
+MAKER = Token(accessor="maker", policies=("a", "b", "default"), entity_id="e", created_at=NOW)
+ROOT = Token(accessor="root", policies=("root",), created_at=NOW)
+
+
+def made(
+    store: Store,
+    fields: Mapping[str, object],
+    maker: Token = MAKER,
+    role: TokenRole | None = None,
+    *,
+    has_sudo: bool = False,
+) -> Made:
+    wanted = Wanted(
+        maker=Caller(maker, Grant(())),
+        fields=Fields(fields),
+        role=role or TokenRole(name=""),
+        path="auth/token/create",
+        has_sudo=has_sudo,
+    )
+    return store.read(lambda db: make(db, wanted, accessor="new", now=NOW))
+
+
+async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(store: Store) -> None:
+    assert made(store, {}).token.policies == ("a", "b", "default")
+    assert made(store, {"policies": ["B"]}).token.policies == ("b", "default")
+    assert made(store, {"policies": "b", "no_default_policy": True}).token.policies == ("b",)
+    assert made(store, {"no_default_policy": True}).token.policies == ("a", "b")
+
+
+async def test_a_token_hangs_on_its_maker(store: Store) -> None:
+    token = made(store, {}).token
+    assert (token.parent, token.entity_id) == ("maker", "e")
+    orphan = made(store, {"no_parent": True}, has_sudo=True).token
+    assert (orphan.parent, orphan.entity_id) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"policies": ["c"]}, "child policies must be subset of parent"),
+        ({"policies": ["root"]}, "child policies must be subset of parent"),
+        ({"no_parent": True}, "root or sudo privileges required to create orphan token"),
+        ({"period": "1h"}, "root or sudo privileges required to create periodic token"),
+        ({"id": "mine"}, "root or sudo privileges required to specify token id"),
+        ({"num_uses": -1}, "number of uses cannot be negative"),
+        ({"type": "odd"}, "invalid 'token_type' value"),
+        ({"ttl": "abc"}, 'time: invalid duration "abc"'),
+    ],
+)
+async def test_a_token_does_not_exceed_its_maker(
+    store: Store, fields: Mapping[str, object], message: str
+) -> None:
+    with pytest.raises(Malformed) as caught:
+        made(store, fields)
+    assert str(caught.value) == message
+
+
+async def test_sudo_is_not_root(store: Store) -> None:
+    assert made(store, {"policies": ["c"]}, has_sudo=True).token.policies == ("c", "default")
+    with pytest.raises(Malformed, match="root tokens may not be created"):
+        made(store, {"policies": ["root"]}, has_sudo=True)
+    assert made(store, {"policies": ["root", "c"]}, ROOT, has_sudo=True).token.policies == ("root",)
+
+
+async def test_a_root_token_that_ends_makes_none_that_does_not(store: Store) -> None:
+    ending = Token(accessor="r", policies=("root",), created_at=NOW, expires_at=NOW + SECOND)
+    with pytest.raises(Malformed, match="expiring root tokens"):
+        made(store, {}, ending, has_sudo=True)
+    assert made(store, {"ttl": "1m"}, ending, has_sudo=True).token.expires_at == NOW + 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        Token(accessor="", kind=TokenKind.BATCH, created_at=NOW),
+        Token(accessor="x", uses_left=5, created_at=NOW),
+    ],
+)
+async def test_some_tokens_make_no_others(store: Store, maker: Token) -> None:
+    with pytest.raises(Malformed):
+        made(store, {}, maker)
+
+
+# ---- by a role -------------------------------------------------------------------------------
+
+
+async def test_a_role_gives_what_it_allows(store: Store) -> None:
+    role = TokenRole(name="r", allowed_policies=("c", "d"), orphan=True, token_period=60)
+    token = made(store, {}, role=role).token
+    assert token.policies == ("c", "d", "default")
+    assert (token.parent, token.role, token.period) == ("", "r", 60 * SECOND)
+    assert token.expires_at == NOW + 60 * SECOND
+
+
+@pytest.mark.parametrize(
+    ("role", "policies", "message"),
+    [
+        (
+            TokenRole(name="r", allowed_policies=("c",), allowed_policies_glob=("x-*",)),
+            ["d"],
+            "token policies ([d]) must be subset of the role's allowed policies ([c x-*])",
+        ),
+        (
+            TokenRole(name="r", disallowed_policies_glob=("ops-*",)),
+            ["ops-all"],
+            'token policy "ops-all" is disallowed by this role',
+        ),
+        (
+            TokenRole(name="r"),
+            ["root"],
+            "root tokens may not be created without parent token being root",
+        ),
+    ],
+)
+async def test_a_role_refuses_what_it_does_not_allow(
+    store: Store, role: TokenRole, policies: list[str], message: str
+) -> None:
+    with pytest.raises(Malformed) as caught:
+        made(store, {"policies": policies}, role=role)
+    assert str(caught.value) == message
+
+
+async def test_a_role_limits_kind_and_uses(store: Store) -> None:
+    role = TokenRole(name="r", token_type="batch", token_num_uses=3)
+    token = made(store, {"num_uses": 10}, role=role).token
+    assert (token.kind, token.uses_left, token.renewable) == (TokenKind.BATCH, 3, False)
+
+
+# ---- renewing --------------------------------------------------------------------------------
+
+
+def lived(**fields: object) -> Token:
+    given = {"ttl": 600 * SECOND, "renewable": True, "expires_at": NOW + 600 * SECOND, **fields}
+    return Token(accessor="x", created_at=NOW, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("token", "increment", "terms", "ttl"),
+    [
+        (lived(), 0, Terms(ttl=600), 600),
+        (lived(), 120, Terms(ttl=600), 120),
+        (lived(), 0, Terms(ttl=600, max_ttl=700), 600),
+        (lived(), 7200, Terms(ttl=600, max_ttl=700), 600),
+        (lived(), 7200, Terms(ttl=600, period=90), 90),
+        (lived(explicit_max_ttl=650 * SECOND), 0, Terms(ttl=600), 550),
+        (lived(), -5, Terms(ttl=600), 600),
+    ],
+)
+def test_a_token_is_renewed_within_its_limits(
+    token: Token, increment: int, terms: Terms, ttl: int
+) -> None:
+    now = NOW + 100 * SECOND
+    after, span = renewed(token, increment, terms, now)
+    assert (span.ttl, after.expires_at, after.renewed_at) == (ttl, now + ttl * SECOND, now)
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        (lived(renewable=False), "lease is not renewable"),
+        (lived(expires_at=None), "lease is not renewable"),
+        (lived(kind=TokenKind.BATCH), "batch tokens cannot be renewed"),
+    ],
+)
+def test_some_tokens_are_not_renewed(token: Token, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        renewed(token, 0, Terms(ttl=600), NOW)

@@ -1,0 +1,185 @@
+"""The seal: what is sealed opens at its place with its key, and nowhere else; and new keys."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon import rekey as command
+from daemon.acl import rootkey
+from daemon.acl import seal as seal_module
+from daemon.acl.rootkey import GivenKey, KeyFile, RootKey
+from daemon.acl.seal import Seal, open_seal, rekey
+from daemon.config import Config
+from storage.errors import Unsealable, leaves
+from storage.queries import secrets
+from storage.store import FILE_NAME, Store, open_store
+from tests.samples import NOW
+
+KEY = GivenKey(RootKey(b"k" * 32, "key"))
+OTHER = GivenKey(RootKey(b"o" * 32, "other key"))
+WORDS = GivenKey(rootkey.passphrase("correct horse battery", "words"))
+
+
+@given(st.binary(max_size=200), st.text(max_size=50))
+def test_what_is_sealed_opens_again(plain: bytes, place: str) -> None:
+    seal = Seal({1: bytes(32)})
+    sealed = seal.seal(plain, place)
+    assert seal.unseal(sealed, place) == plain
+    assert len(plain) < 4 or plain not in sealed
+
+
+def test_the_same_value_is_never_sealed_the_same_way() -> None:
+    seal = Seal({1: bytes(32)})
+    assert seal.seal(b"x", "a") != seal.seal(b"x", "a")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda sealed: sealed[:-1],
+        lambda sealed: sealed[:-1] + bytes([sealed[-1] ^ 1]),
+        lambda sealed: sealed[:10] + bytes([sealed[10] ^ 1]) + sealed[11:],
+        lambda sealed: b"\x02" + sealed[1:],
+        lambda sealed: sealed[:1] + b"\x00\x00\x00\x09" + sealed[5:],
+        lambda sealed: sealed[:4],
+        lambda sealed: sealed[:9],
+        lambda sealed: b"",
+    ],
+)
+def test_what_was_changed_does_not_open(change: Callable[[bytes], bytes]) -> None:
+    seal = Seal({1: bytes(32)})
+    with pytest.raises(Unsealable):
+        seal.unseal(change(seal.seal(b"value", "place")), "place")
+
+
+def test_what_was_moved_to_another_place_does_not_open() -> None:
+    seal = Seal({1: bytes(32)})
+    with pytest.raises(Unsealable, match="misplaced"):
+        seal.unseal(seal.seal(b"value", "variables/default/a"), "variables/default/b")
+
+
+async def keep(store: Store, seal: Seal, place: str, value: bytes) -> None:
+    sealed = seal.seal(value, place)
+    await store.write(lambda tx: secrets.put(tx, place, sealed))
+
+
+def opened(store: Store, seal: Seal, place: str) -> bytes:
+    sealed = store.read(lambda db: secrets.find(db, place))
+    assert sealed is not None
+    return seal.unseal(sealed, place)
+
+
+@pytest.mark.parametrize("source", [KEY, WORDS])
+async def test_a_store_opens_with_the_key_it_was_made_with(store: Store, source: GivenKey) -> None:
+    await keep(store, await open_seal(store, source, NOW), "a", b"secret")
+    assert opened(store, await open_seal(store, source, NOW), "a") == b"secret"
+
+
+@pytest.mark.parametrize(("made", "tried"), [(KEY, OTHER), (KEY, WORDS), (WORDS, KEY)])
+async def test_a_store_does_not_open_with_another_key(
+    store: Store, made: GivenKey, tried: GivenKey
+) -> None:
+    await open_seal(store, made, NOW)
+    with pytest.raises(Unsealable, match="was not sealed with"):
+        await open_seal(store, tried, NOW)
+
+
+async def test_after_a_change_of_key_only_the_new_one_opens(store: Store) -> None:
+    await keep(store, await open_seal(store, KEY, NOW), "a", b"secret")
+    assert await rekey(store, KEY, WORDS.take(), NOW) == 1
+    assert opened(store, await open_seal(store, WORDS, NOW), "a") == b"secret"
+    with pytest.raises(Unsealable):
+        await open_seal(store, KEY, NOW)
+
+
+async def test_a_change_of_key_leaves_nothing_under_the_old_one(store: Store) -> None:
+    old = await open_seal(store, KEY, NOW)
+    await keep(store, old, "a", b"secret")
+    await rekey(store, KEY, OTHER.take(), NOW)
+    with pytest.raises(Unsealable):
+        opened(store, old, "a")
+    assert [key.version for key in store.read(secrets.data_keys)] == [2]
+
+
+def contents(home: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in home.glob(f"{FILE_NAME}*"))
+
+
+async def test_neither_a_secret_nor_a_key_stands_in_the_file(store: Store, tmp_path: Path) -> None:
+    root = b"root-key-that-nobody-may-ever-se"
+    seal = await open_seal(store, GivenKey(RootKey(root, "key")), NOW)
+    await keep(store, seal, "a", b"a-secret-to-look-for")
+    assert b"seal_keys" in contents(tmp_path)
+    assert b"a-secret-to-look-for" not in contents(tmp_path)
+    assert root not in contents(tmp_path)
+
+
+# ---- a crash while the key is being replaced ----------------------------------------------------
+
+
+class Crash(BaseException):
+    """The machine stops."""
+
+
+async def make_store(home: Path) -> None:
+    async with open_store(home, cluster_id="c", now=NOW) as store:
+        seal = await open_seal(store, KeyFile(home / "root.key", may_make=True), NOW)
+        await keep(store, seal, "a", b"secret")
+
+
+async def what_is_kept(home: Path) -> bytes:
+    async with open_store(home, cluster_id="c", now=NOW) as store:
+        seal = await open_seal(store, KeyFile(home / "root.key", may_make=False), NOW)
+        return opened(store, seal, "a")
+
+
+def config(home: Path) -> Config:
+    return Config(dev=True, data_dir=home)
+
+
+STEPS = [
+    (os, "fsync", 0),
+    (os, "fsync", 1),
+    (KeyFile, "begin", 0),
+    (seal_module, "_new_key", 0),
+    (secrets, "replace_data_keys", 0),
+    (secrets, "put", 0),
+    (KeyFile, "finish", 0),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "calls"), STEPS)
+@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+def test_a_crash_while_the_key_is_replaced_loses_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    calls: int,
+    done: bool,
+) -> None:
+    trio.run(make_store, tmp_path)
+    real = getattr(owner, name)
+    left = [calls]
+
+    def stops(*args: object, **given: object) -> object:
+        left[0] -= 1
+        if left[0] >= 0:
+            return real(*args, **given)
+        if done:
+            real(*args, **given)
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, stops)
+        with pytest.raises((Crash, BaseExceptionGroup)) as caught:
+            command.replace_key(config(tmp_path), key_file=None, ask=False)
+    assert any(isinstance(error, Crash) for error in leaves(caught.value))
+    assert trio.run(what_is_kept, tmp_path) == b"secret"
+    assert trio.run(what_is_kept, tmp_path) == b"secret"
+    assert sorted(path.name for path in tmp_path.glob("*.key*")) == ["root.key"]

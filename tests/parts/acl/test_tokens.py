@@ -1,0 +1,359 @@
+"""Tokens: found by their secret alone, ended on time, changed policies in force at once."""
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.failures import AT_ONCE, LockOut
+from daemon.acl.keyring import Keyring
+from daemon.acl.seal import Seal
+from daemon.acl.tokens import STEP, Tokens, is_within, open_tokens
+from storage.errors import Malformed, TooOften, UnknownToken
+from storage.queries import policies
+from storage.queries import tokens as rows
+from storage.records.acl import AclRole, Policy, PolicyLink, Token, TokenKind
+from storage.records.base import SECOND
+from storage.store import FILE_NAME, Store
+from storage.writer import Transaction
+from tests.samples import NOW
+
+READ = 'namespace "default" { policy = "read" }'
+WRITE = 'namespace "default" { policy = "write" }'
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def tokens(store: Store, clock: Clock) -> AsyncIterator[Tokens]:
+    lock_out = LockOut(threshold=3, span=60 * SECOND)
+    seal = Seal({1: bytes(32)})
+    async with open_tokens(store, clock, seal, asks=True, lock_out=lock_out) as opened:
+        yield opened
+
+
+def token(accessor: str = "a", *names: str, **fields: object) -> Token:
+    return Token(accessor=accessor, policies=names, created_at=NOW, **fields)  # type: ignore[arg-type]
+
+
+def whole_file(directory: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in directory.glob(f"{FILE_NAME}*"))
+
+
+async def write_policy(store: Store, name: str, rules: str) -> None:
+    await store.write(lambda tx: policies.put(tx, Policy(name=name, rules=rules)))
+
+
+async def test_a_token_is_found_by_its_secret(tokens: Tokens) -> None:
+    issued = await tokens.issue(token("a", "root"))
+    caller = tokens.resolve(issued.secret)
+    assert caller.token == issued.token
+    assert caller.grant.everything
+
+
+async def test_the_secret_is_not_in_the_file(tokens: Tokens, store: Store, tmp_path: Path) -> None:
+    issued = await tokens.issue(token("a", "root"), "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
+    kept = whole_file(tmp_path)
+    assert issued.token.accessor.encode() in kept
+    assert issued.secret.encode() not in kept
+    assert store.read(lambda db: rows.of_secret(db, issued.secret.encode())) is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "reason"),
+    [
+        ("11111111-1111-1111-1111-111111111111", "Permission denied"),
+        (
+            "garbage",
+            "failed to parse signed token: go-jose/go-jose: compact JWS format must have three parts",
+        ),
+        ("s.AAAAAAAAAAAAAAAAAAAAAAAA", "failed to parse signed token: go-jose/go-jose: "),
+        ("b.AAAA", "failed to parse signed token"),
+        ("b.\udcff", "failed to parse signed token"),
+        ("a.b.c", "failed to parse signed token: it was not signed here"),
+    ],
+)
+async def test_an_unknown_secret_is_refused(tokens: Tokens, secret: str, reason: str) -> None:
+    with pytest.raises(UnknownToken) as caught:
+        tokens.resolve(secret)
+    assert str(caught.value) == "Permission denied"
+    assert caught.value.reason.startswith(reason)
+
+
+async def test_no_secret_is_the_anonymous_token(tokens: Tokens, store: Store) -> None:
+    assert not tokens.resolve("").grant.may("default", "read-job")
+    await write_policy(store, "anonymous", READ)
+    caller = tokens.resolve("")
+    assert caller.token.accessor == "anonymous"
+    assert caller.grant.may("default", "read-job")
+
+
+async def test_a_changed_policy_is_in_force_for_the_next_request(
+    tokens: Tokens, store: Store
+) -> None:
+    secret = (await tokens.issue(token("a", "p"))).secret
+    assert not tokens.resolve(secret).grant.may("default", "read-job")
+    await write_policy(store, "p", READ)
+    assert tokens.resolve(secret).grant.may("default", "read-job")
+    assert not tokens.resolve(secret).grant.may("default", "submit-job")
+    await write_policy(store, "p", WRITE)
+    assert tokens.resolve(secret).grant.may("default", "submit-job")
+    await store.write(lambda tx: policies.remove(tx, "p"))
+    assert not tokens.resolve(secret).grant.may("default", "read-job")
+
+
+async def test_a_role_gives_its_policies(tokens: Tokens, store: Store) -> None:
+    await write_policy(store, "p", READ)
+    role = AclRole(id="r", name="readers", policies=[PolicyLink(name="p")])
+    await store.write(lambda tx: policies.put_role(tx, role))
+    secret = (await tokens.issue(token("a", roles=("r",)))).secret
+    assert tokens.resolve(secret).grant.may("default", "read-job")
+    await store.write(lambda tx: policies.remove_role(tx, "r"))
+    assert not tokens.resolve(secret).grant.may("default", "read-job")
+
+
+async def test_a_policy_that_cannot_be_read_takes_everything(tokens: Tokens, store: Store) -> None:
+    await write_policy(store, "good", READ)
+    await write_policy(store, "broken", "what is {")
+    secret = (await tokens.issue(token("a", "good", "broken"))).secret
+    assert not tokens.resolve(secret).grant.may("default", "read-job")
+
+
+async def test_where_nobody_is_asked_everybody_may_do_everything(
+    store: Store, clock: Clock
+) -> None:
+    unasked = Tokens(store, clock, Keyring(bytes(32)), asks=False)
+    assert unasked.resolve("").grant.everything
+    assert unasked.resolve("garbage").token.accessor == "acls-disabled"
+
+
+# ---- time, uses, addresses -------------------------------------------------------------------
+
+
+async def test_a_token_ends_at_its_time_and_not_before(tokens: Tokens, clock: Clock) -> None:
+    secret = (await tokens.issue(token("a", "root", expires_at=NOW + SECOND))).secret
+    clock.time = NOW + SECOND - 1
+    assert tokens.resolve(secret).grant.everything
+    clock.time = NOW + SECOND
+    with pytest.raises(UnknownToken):
+        tokens.resolve(secret)
+
+
+async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: Tokens) -> None:
+    for number in range(STEP + 5):
+        await tokens.issue(token(f"a{number}", expires_at=NOW + 1))
+    kept = (await tokens.issue(token("kept"))).token
+    clock.time = NOW + SECOND
+    with trio.fail_after(10):
+        while len(store.read(rows.every)) > 1:
+            tokens.note_end(0)
+            await trio.lowlevel.checkpoint()
+    assert store.read(rows.every) == [kept]
+
+
+@pytest.mark.parametrize(("ends_in", "writes"), [(3600 * SECOND, 1), (59 * SECOND, 2)])
+async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
+    store: Store, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, ends_in: int, writes: int
+) -> None:
+    await has_looked(tokens)
+    write, seen = store.write, []
+
+    async def counted(work: Callable[[Transaction], object]) -> object:
+        seen.append(work)
+        return await write(work)
+
+    monkeypatch.setattr(store, "write", counted)
+    await tokens.issue(token("a", expires_at=NOW + ends_in))
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert len(seen) == writes
+
+
+async def has_looked(tokens: Tokens) -> None:
+    """Wait until the task that removes tokens has looked for the first time."""
+    with trio.fail_after(10):
+        while tokens._looks_at > NOW + 3600 * SECOND:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_token_that_may_be_used_twice_is_used_twice(tokens: Tokens) -> None:
+    secret = (await tokens.issue(token("a", "p", uses_left=2))).secret
+    assert (await tokens.authenticate(secret)).token.uses_left == 1
+    assert (await tokens.authenticate(secret)).token.uses_left == -1
+    with pytest.raises(UnknownToken):
+        await tokens.authenticate(secret)
+
+
+async def test_two_requests_at_once_cannot_share_the_last_use(tokens: Tokens) -> None:
+    secret = (await tokens.issue(token("a", "p", uses_left=1))).secret
+    outcomes: list[str] = []
+
+    async def use() -> None:
+        try:
+            await tokens.authenticate(secret)
+            outcomes.append("used")
+        except UnknownToken:
+            outcomes.append("refused")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(use)
+        nursery.start_soon(use)
+    assert sorted(outcomes) == ["refused", "used"]
+
+
+async def test_a_token_that_is_bound_to_networks_is_refused_elsewhere(tokens: Tokens) -> None:
+    secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
+    assert tokens.resolve(secret, "10.1.2.3").grant.everything
+    with pytest.raises(UnknownToken):
+        tokens.resolve(secret, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("address", "cidrs", "answer"),
+    [
+        ("127.0.0.1", ["127.0.0.1"], True),
+        ("::ffff:127.0.0.1", ["127.0.0.0/8"], True),
+        ("::1", ["127.0.0.0/8", "::1/128"], True),
+        ("10.0.0.1", ["300.1.1.1/8"], False),
+        ("", ["0.0.0.0/0"], False),
+        ("no address", ["0.0.0.0/0"], False),
+    ],
+)
+def test_an_address_lies_in_a_network(address: str, cidrs: list[str], *, answer: bool) -> None:
+    assert is_within(address, cidrs) is answer
+
+
+# ---- families --------------------------------------------------------------------------------
+
+
+async def test_a_token_ends_with_its_parent(tokens: Tokens, store: Store) -> None:
+    await tokens.issue(token("parent"))
+    await tokens.issue(token("child", parent="parent"))
+    await tokens.issue(token("grandchild", parent="child"))
+    await tokens.issue(token("other"))
+    assert await store.write(lambda tx: rows.remove(tx, "parent")) == 3
+    assert [one.accessor for one in store.read(rows.every)] == ["other"]
+
+
+async def test_children_of_an_orphan_maker_live_on(tokens: Tokens, store: Store) -> None:
+    await tokens.issue(token("parent"))
+    await tokens.issue(token("child", parent="parent"))
+    await store.write(lambda tx: rows.orphan_children(tx, "parent"))
+    await store.write(lambda tx: rows.remove(tx, "parent"))
+    child = store.read(lambda db: rows.find(db, "child"))
+    assert child is not None
+    assert child.parent == ""
+
+
+async def test_a_login_method_takes_its_tokens_along(tokens: Tokens, store: Store) -> None:
+    for number in range(STEP + 5):
+        await tokens.issue(token(f"a{number}", mount="auth_cloudid_1"))
+    await tokens.issue(token("other", mount="auth_cloudid_2"))
+    await tokens.revoke_mount("auth_cloudid_1")
+    assert [one.accessor for one in store.read(rows.every)] == ["other"]
+
+
+async def test_a_secret_belongs_to_one_token_only(tokens: Tokens) -> None:
+    await tokens.issue(token("a"), "mine")
+    with pytest.raises(Malformed, match="duplicate"):
+        await tokens.issue(token("b"), "mine")
+
+
+# ---- batch tokens ----------------------------------------------------------------------------
+
+
+async def test_a_batch_token_is_kept_nowhere(tokens: Tokens, store: Store, clock: Clock) -> None:
+    given = token("", "root", kind=TokenKind.BATCH, expires_at=NOW + SECOND)
+    issued = await tokens.issue(given)
+    assert issued.secret.startswith("b.")
+    assert store.read(rows.every) == []
+    assert tokens.resolve(issued.secret).token == given
+    clock.time += SECOND
+    with pytest.raises(UnknownToken):
+        tokens.resolve(issued.secret)
+
+
+def test_a_batch_token_that_was_changed_is_none() -> None:
+    keyring = Keyring(bytes(32))
+    secret = keyring.batch_secret(token("", "p", kind=TokenKind.BATCH))
+    assert keyring.batch_token(secret) is not None
+    changed = [
+        secret[:at] + ("A" if secret[at] != "A" else "B") + secret[at + 1 :] for at in (5, 40, -5)
+    ]
+    assert list(map(keyring.batch_token, changed)) == [None, None, None]
+    assert Keyring(bytes(31) + b"1").batch_token(secret) is None
+
+
+def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
+    """A secret is looked for by its keyed hash: near guesses are as far off as any others."""
+    keyring = Keyring(bytes(32))
+    secret = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+    near = [secret[:at] + "x" + secret[at + 1 :] for at in range(len(secret))]
+    alike = [
+        sum(a == b for a, b in zip(keyring.hash(secret), keyring.hash(one), strict=True))
+        for one in near
+    ]
+    assert max(alike) <= 3  # of 32 bytes
+
+
+# ---- speed -----------------------------------------------------------------------------------
+
+
+async def test_many_tokens_that_end_at_once_hold_up_nobody(
+    store: Store, clock: Clock, tokens: Tokens
+) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(2000):
+            nursery.start_soon(tokens.issue, token(f"a{number}", expires_at=NOW + 1))
+    secret = (await tokens.issue(token("kept", "root"))).secret
+    clock.time = NOW + SECOND
+    tokens.note_end(0)
+    slowest = 0.0
+    with trio.fail_after(60):
+        while len(store.read(partial(rows.ended, now=clock.time, most=1))):
+            begun = trio.current_time()
+            await store.write(lambda tx: policies.put(tx, Policy(name="p")))
+            tokens.resolve(secret)
+            slowest = max(slowest, trio.current_time() - begun)
+    assert slowest < 0.5
+    assert msgspec.structs.asdict(tokens.resolve(secret).token)["accessor"] == "kept"
+
+
+async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Tokens) -> None:
+    secret = (await tokens.issue(token("a", "root"))).secret
+    for number in range(AT_ONCE):
+        with pytest.raises(UnknownToken):
+            await tokens.authenticate(f"guess-{number}", "127.0.0.1")
+    with pytest.raises(TooOften):
+        await tokens.authenticate("guess", "127.0.0.1")
+    assert (await tokens.authenticate(secret, "127.0.0.1")).grant.everything
+
+
+async def test_who_guesses_from_elsewhere_is_locked_out_with_a_good_token_too(
+    tokens: Tokens, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = (await tokens.issue(token("a", "root"))).secret
+    for number in range(3):
+        with pytest.raises(UnknownToken):
+            await tokens.authenticate(f"guess-{number}", "192.0.2.1")
+    with pytest.raises(TooOften, match=r"192\.0\.2\.1 is locked out .* try again in 60 s"):
+        await tokens.authenticate(secret, "192.0.2.1")
+    assert "192.0.2.1 is locked out for 60 s" in caplog.text
+    assert (await tokens.authenticate("", "192.0.2.1")).token.accessor == "anonymous"
+    assert (await tokens.authenticate(secret, "192.0.2.2")).grant.everything
+    clock.time += 60 * SECOND
+    assert (await tokens.authenticate(secret, "192.0.2.1")).grant.everything

@@ -1,0 +1,245 @@
+"""What a reader of the event stream gets: what he asked for, may see, and did not lose."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.acl.check import KNOWN, Caller
+from daemon.api.cluster import events as stream
+from daemon.web.request import Request
+from storage.errors import Malformed
+from storage.queries import allocations, evaluations, events, jobs, nodes
+from storage.queries import tokens as stored
+from storage.records.acl import Token
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.api.asking import caller, request
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, evaluation, job
+from tests.unit.scheduler.world import node
+
+READER = 'namespace "default" { policy = "read" }'
+
+
+async def begun(store: Store, *names: str, namespace: str = "default") -> list[int]:
+    """Register jobs; return the indexes."""
+    made = [job(name, namespace=namespace) for name in names]
+    stored = [await store.write(partial(jobs.append_version, job=one)) for one in made]
+    return [one.job_modify_index for one in stored]
+
+
+class Reading:
+    def __init__(self, lines: AsyncIterator[bytes]) -> None:
+        self._lines = lines
+
+    async def line(self) -> Any:
+        with trio.fail_after(20):
+            return json.loads(await anext(self._lines))
+
+    async def events(self) -> list[Any]:
+        """Return the events of the next line that has any."""
+        while not (line := await self.line()):
+            pass
+        return line["Events"]
+
+    async def keys(self, count: int) -> list[str]:
+        found: list[str] = []
+        while len(found) < count:
+            found += [one["Key"] for one in await self.events()]
+        return found
+
+
+@asynccontextmanager
+async def reading(
+    store: Store, query: str = "", who: Caller | None = None
+) -> AsyncIterator[Reading]:
+    async with following(request(store, KNOWN, who or caller(), query=query)) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def following(asked: Request) -> AsyncIterator[Reading]:
+    reply = await stream.stream(asked)
+    assert reply.stream is not None
+    opened = Reading(reply.stream)
+    assert await opened.line() == {}
+    try:
+        yield opened
+    finally:
+        await reply.stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+
+
+async def test_a_registration_is_seen_with_the_job(store: Store) -> None:
+    (index,) = await begun(store, "web")
+    async with reading(store, "topic=Job") as opened:
+        line = await opened.line()
+    (event,) = line["Events"]
+    assert line["Index"] == event["Index"] == index
+    assert event["Payload"]["Job"]["ID"] == "web"
+    shown = {name: event[name] for name in ("Topic", "Type", "Key", "Namespace", "FilterKeys")}
+    assert shown == {
+        "Topic": "Job",
+        "Type": "JobRegistered",
+        "Key": "web",
+        "Namespace": "default",
+        "FilterKeys": None,
+    }
+
+
+async def test_one_goes_on_from_any_index(store: Store) -> None:
+    indexes = await begun(store, "a", "b", "c")
+    async with reading(store, f"topic=Job&index={indexes[1]}") as opened:
+        assert await opened.keys(2) == ["b", "c"]
+
+
+async def test_what_comes_later_is_seen_when_it_comes(store: Store) -> None:
+    async with reading(store, "topic=Job") as opened, trio.open_nursery() as nursery:
+        nursery.start_soon(begun, store, "late")
+        assert await opened.keys(1) == ["late"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("topic=Job:b", ["b"]),
+        ("topic=Job:a&topic=Job:c", ["a", "c"]),
+        ("topic=*:b", ["b", "e1"]),
+        ("topic=Evaluation:b", ["e1"]),
+        ("topic=Evaluation:e1", ["e1"]),
+        ("topic=Job", ["a", "b", "c"]),
+        ("", ["a", "b", "c", "e1"]),
+    ],
+)
+async def test_topics_and_keys_choose_events(store: Store, query: str, expected: list[str]) -> None:
+    await begun(store, "a", "b", "c")
+    await store.write(lambda tx: evaluations.put(tx, evaluation(job("b")), NOW))
+    async with reading(store, query) as opened:
+        assert await opened.keys(len(expected)) == expected
+
+
+async def test_another_namespace_is_seen_when_it_is_asked_for(store: Store) -> None:
+    await begun(store, "theirs", namespace="team")
+    await begun(store, "ours")
+    async with reading(store, "topic=Job&namespace=team") as opened:
+        assert await opened.keys(1) == ["theirs"]
+    async with reading(store, "topic=Job&namespace=*") as opened:
+        assert await opened.keys(2) == ["theirs", "ours"]
+
+
+async def test_a_reader_gets_what_he_may_see(store: Store) -> None:
+    await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
+    await begun(store, "theirs", namespace="team")
+    await begun(store, "ours")
+    async with reading(store, "namespace=*", caller(READER)) as opened:
+        assert await opened.keys(1) == ["ours"]
+    async with reading(store, "namespace=*", caller('node { policy = "read" }')) as opened:
+        (event,) = await opened.events()
+        assert event["Topic"] == "Node"
+
+
+async def test_silence_is_told(store: Store, autojump_clock: object) -> None:
+    async with reading(store, "topic=Nope") as opened:
+        before = trio.current_time()
+        assert await opened.line() == {}
+        assert trio.current_time() - before == stream.HEARTBEAT
+
+
+async def test_a_gap_is_an_event(store: Store) -> None:
+    indexes = await begun(store, "a", "b", "c")
+    await store.write(lambda tx: events.trim(tx, 1, 100))
+    async with reading(store, f"topic=Job&index={indexes[0]}") as opened:
+        (gap,) = await opened.events()
+        assert (gap["Topic"], gap["Type"]) == ("Gap", "EventsCollected")
+        assert gap["Payload"]["Gap"] == {"FirstIndex": indexes[0], "LastIndex": indexes[1]}
+        assert await opened.keys(1) == ["c"]
+
+
+async def test_there_is_no_gap_before_what_is_kept(store: Store) -> None:
+    indexes = await begun(store, "a", "b", "c")
+    await store.write(lambda tx: events.trim(tx, 1, 100))
+    async with reading(store, f"topic=Job&index={indexes[2]}") as opened:
+        assert await opened.keys(1) == ["c"]
+
+
+async def test_who_is_overtaken_by_the_collection_is_told(store: Store) -> None:
+    await begun(store, "a")
+    async with reading(store, "topic=Job") as opened:
+        assert await opened.keys(1) == ["a"]
+        await begun(store, "b", "c")
+        await store.write(lambda tx: events.trim(tx, 1, 100))
+        (gap,) = await opened.events()
+        assert gap["Type"] == "EventsCollected"
+        assert await opened.keys(1) == ["c"]
+
+
+async def test_an_allocation_is_shown_as_it_was(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(job("web"))
+    await cluster.work()
+    await cluster.run_all()
+    async with reading(store, "topic=Allocation:web") as opened:
+        (created,), (updated,) = await opened.events(), await opened.events()
+    first, second = created["Payload"]["Allocation"], updated["Payload"]["Allocation"]
+    assert (first["ClientStatus"], second["ClientStatus"]) == ("pending", "running")
+    assert first["ID"] == second["ID"] == created["Key"]
+    assert (first["ModifyIndex"], second["ModifyIndex"]) == (created["Index"], updated["Index"])
+    assert second["AllocatedResources"]["Tasks"]["main"]["Memory"]["MemoryMB"] == 20
+
+
+async def test_of_what_was_purged_the_names_are_left(store: Store) -> None:
+    cluster = Cluster(store)
+    await cluster.join()
+    await cluster.register(job("web"))
+    await cluster.work()
+    (one,) = cluster.allocations()
+
+    def purge(tx: Transaction) -> None:
+        found = jobs.current(tx, "default", "web")
+        assert found is not None
+        jobs.purge(tx, found)
+
+    await store.write(purge)
+    assert store.read(lambda db: allocations.find(db, one.id)) is None
+    async with reading(store, "topic=Allocation&topic=Job") as opened:
+        (registered,) = await opened.events()
+        assert registered["Payload"]["Job"]["ID"] == "web"
+        (created,) = await opened.events()
+        assert created["Payload"]["Allocation"]["JobID"] == "web"
+        (purged,) = await opened.events()
+        assert purged["Type"] == "JobDeregistered"
+        assert purged["Payload"]["Job"]["ID"] == "web"
+
+
+async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stream, "_RECHECK", 0.0)
+    asked = request(store, KNOWN, caller())
+    tokens = asked.parts.tokens
+    issued = await tokens.issue(Token(accessor="a", policies=("root",), created_at=NOW))
+    who = tokens.resolve(issued.secret)
+    asked = msgspec.structs.replace(asked, token=issued.secret, caller=who)
+    async with following(asked) as opened:
+        await begun(store, "a")
+        assert await opened.keys(1) == ["a"]
+        await store.write(lambda tx: stored.remove(tx, "a"))
+        with pytest.raises(StopAsyncIteration):
+            await opened.line()
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("topic=Job:a:b", "Invalid topic query: error parsing topics: Invalid key value pair"),
+        ("index=x", 'Unable to parse index: strconv.Atoi: parsing "x": invalid syntax'),
+        ("index=99999999999999999999", "value out of range"),
+    ],
+)
+async def test_what_cannot_be_read_is_named(store: Store, query: str, text: str) -> None:
+    with pytest.raises(Malformed, match=text):
+        await stream.stream(request(store, KNOWN, caller(), query=query))

@@ -1,0 +1,144 @@
+"""What is found, by whom, in which context."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.acl.check import KNOWN, Caller
+from daemon.api.cluster import search
+from storage.errors import Denied, Refused
+from storage.queries import evaluations, jobs, namespaces
+from storage.records.codec import encode
+from storage.records.namespace import Namespace
+from storage.records.task import Service
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.api.asking import caller, request
+from tests.samples import NOW, evaluation, group, job, task
+
+ID = "e3671fa4-2100-4000-8000-000000000000"
+READER = 'namespace "default" { policy = "read" }'
+
+
+@pytest.fixture
+async def full(store: Store) -> Store:
+    image = task("cache", driver="docker", config={"image": "registry/redis:7"})
+    web = job("web", group("front", task("main"), image, services=[Service(name="shop")]))
+
+    def fill(tx: Transaction) -> None:
+        namespaces.put(tx, Namespace(name="team"))
+        evaluations.put(tx, evaluation(jobs.append_version(tx, web), ID), NOW)
+        jobs.append_version(tx, job("web/child"))
+        jobs.append_version(tx, job("webhook", namespace="team"))
+
+    await store.write(fill)
+    return store
+
+
+def found(store: Store, who: Caller, query: str = "", /, **body: object) -> Any:
+    handler = search.fuzzy if "Text" in body else search.by_prefix
+    asked = request(store, KNOWN, who, query=query, body=body)
+    return msgspec.json.decode(encode(store.read(lambda db: handler(asked, db)).body))
+
+
+async def test_jobs_are_found_by_how_they_begin(full: Store) -> None:
+    answer = found(full, caller(), Prefix="web", Context="jobs")
+    assert answer["Matches"] == {"jobs": ["web", "web/child"]}
+    assert answer["Truncations"] == {"jobs": False}
+
+
+async def test_of_many_the_first_twenty_are_shown_and_the_cut_is_told(store: Store) -> None:
+    def fill(tx: Transaction) -> None:
+        for number in range(21):
+            jobs.append_version(tx, job(f"job-{number:02}"))
+
+    await store.write(fill)
+    answer = found(store, caller(), Prefix="job", Context="jobs")
+    assert len(answer["Matches"]["jobs"]) == 20
+    assert answer["Truncations"] == {"jobs": True}
+
+
+@pytest.mark.parametrize("prefix", ["e", "e3", "e36", "e3671fa4-2", ID])
+async def test_identifiers_are_found_by_any_number_of_digits(full: Store, prefix: str) -> None:
+    assert found(full, caller(), Prefix=prefix, Context="evals")["Matches"] == {"evals": [ID]}
+
+
+@pytest.mark.parametrize("prefix", ["xx", "e3-xx", "zzz"])
+async def test_what_no_identifier_begins_with_is_not_searched_for(full: Store, prefix: str) -> None:
+    assert found(full, caller(), Prefix=prefix, Context="evals")["Matches"] == {}
+
+
+async def test_a_namespace_may_stand_in_the_body_or_the_query(full: Store) -> None:
+    expected = {"jobs": ["webhook"]}
+    assert found(full, caller(), Prefix="", Context="jobs", Namespace="team")["Matches"] == expected
+    assert found(full, caller(), "namespace=team", Context="jobs")["Matches"] == expected
+
+
+async def test_all_namespaces_are_those_that_the_caller_may_read(full: Store) -> None:
+    mine = found(full, caller(READER), "namespace=*", Prefix="web", Context="jobs")
+    assert mine["Matches"] == {"jobs": ["web", "web/child"]}
+    every = found(full, caller(), "namespace=*", Prefix="web", Context="jobs")
+    assert every["Matches"] == {"jobs": ["web", "web/child", "webhook"]}
+
+
+async def test_a_context_that_is_closed_to_the_caller_is_refused(full: Store) -> None:
+    with pytest.raises(Denied):
+        found(full, caller(READER), Prefix="", Context="nodes")
+    with pytest.raises(Denied):
+        found(full, caller('node { policy = "read" }'), Prefix="", Context="jobs")
+
+
+async def test_who_may_do_nothing_finds_nothing(full: Store) -> None:
+    with pytest.raises(Denied):
+        found(full, caller('namespace "default" { policy = "deny" }'), Prefix="", Context="all")
+
+
+async def test_all_contexts_are_those_that_are_open_to_the_caller(full: Store) -> None:
+    matches = found(full, caller(READER), Prefix="web", Context="all")["Matches"]
+    assert matches["jobs"] == ["web", "web/child"]
+    assert {"nodes", "node_pools", "plugins"} & matches.keys() == set()
+
+
+async def test_a_context_that_does_not_exist_is_named(full: Store) -> None:
+    with pytest.raises(Refused, match='got "fish"'):
+        found(full, caller(), Prefix="", Context="fish")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name", "scope"),
+    [
+        ("EB/C", "jobs", "web/child", ["default", "web/child"]),
+        ("fron", "groups", "front", ["default", "web"]),
+        ("hop", "services", "shop", ["default", "web", "front"]),
+        ("ach", "tasks", "cache", ["default", "web", "front"]),
+        ("redis", "images", "registry/redis:7", ["default", "web", "front", "cache"]),
+    ],
+)
+async def test_what_is_inside_a_job_is_found_with_where_it_is(
+    full: Store, text: str, kind: str, name: str, scope: list[str]
+) -> None:
+    matches = found(full, caller(), Text=text, Context="jobs")["Matches"]
+    assert matches[kind] == [{"ID": name, "Scope": scope}]
+
+
+async def test_the_earliest_and_shortest_name_comes_first(store: Store) -> None:
+    def fill(tx: Transaction) -> None:
+        for name in ("a-web", "web-long", "web"):
+            jobs.append_version(tx, job(name))
+
+    await store.write(fill)
+    matches = found(store, caller(), Text="web-", Context="jobs")["Matches"]
+    assert [one["ID"] for one in matches["jobs"]] == ["web-long"]
+    matches = found(store, caller(), Text="eb", Context="jobs")["Matches"]
+    assert [one["ID"] for one in matches["jobs"]] == ["web", "web-long", "a-web"]
+
+
+async def test_namespaces_have_no_place(full: Store) -> None:
+    matches = found(full, caller(), Text="ea", Context="namespaces")["Matches"]
+    assert matches == {"namespaces": [{"ID": "team"}]}
+
+
+async def test_one_letter_is_too_little(full: Store) -> None:
+    with pytest.raises(Refused, match="at least 2 characters, got 1"):
+        found(full, caller(), Text="a", Context="all")

@@ -1,0 +1,144 @@
+"""A small HTTP server that answers what a test tells it to: the command line's other end."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import pytest
+from click.testing import CliRunner, Result
+
+from daemon.cli.client import Client, Connection
+from daemon.cli.parser import COMMANDS, CommandLine
+
+
+class Seen(NamedTuple):
+    """A request as it arrived."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: Any
+    connection: int  # the port it came from
+
+
+class Told(NamedTuple):
+    """An answer; `pieces` are sent one after the other, and then the connection is closed."""
+
+    body: bytes = b""
+    status: int = 200
+    index: int = 7
+    pieces: tuple[bytes, ...] = ()
+    hang_up: bool = False
+
+
+class FakeDaemon:
+    """Answers each path with what it was told, in order; the last answer is repeated."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+        self._told: dict[tuple[str, str], list[Told]] = {}
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def do_GET(self) -> None:
+                fake.answer(self)
+
+            do_POST = do_DELETE = do_GET
+
+            def log_message(self, *_: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def tell(self, path: str, *answers: object, method: str = "GET") -> None:
+        """Answer a path with these; what is not `Told` is sent as JSON."""
+        self._told[method, path] = [
+            answer if isinstance(answer, Told) else Told(json.dumps(answer).encode())
+            for answer in answers
+        ]
+
+    def asked(self, path: str) -> list[Seen]:
+        """Return the requests for a path."""
+        return [seen for seen in self.seen if seen.path == path]
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(handler.path)
+        path = unquote(parts.path)
+        body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+        self.seen.append(
+            Seen(
+                handler.command,
+                path,
+                dict(parse_qsl(parts.query)),
+                {name.lower(): value for name, value in handler.headers.items()},
+                json.loads(body) if body else None,
+                handler.client_address[1],
+            )
+        )
+        queue = self._told.get((handler.command, path), [Told(b"no such thing", 404)])
+        self._send(handler, queue.pop(0) if len(queue) > 1 else queue[0])
+
+    def _send(self, handler: BaseHTTPRequestHandler, told: Told) -> None:
+        handler.close_connection = told.hang_up or bool(told.pieces)
+        if told.hang_up and not told.body:
+            return
+        handler.send_response(told.status)
+        handler.send_header("X-Service-Index", str(told.index))
+        if told.pieces:
+            handler.send_header("Connection", "close")
+            handler.end_headers()
+            for piece in told.pieces:
+                handler.wfile.write(piece)
+            return
+        handler.send_header("Content-Length", str(len(told.body)))
+        handler.end_headers()
+        handler.wfile.write(told.body)
+
+    def __enter__(self) -> "FakeDaemon":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeDaemon]:
+    with FakeDaemon() as running:
+        yield running
+
+
+@pytest.fixture
+def client(fake: FakeDaemon) -> Iterator[Client]:
+    with Client(Connection(address=fake.address)) as opened:
+        yield opened
+
+
+class Terminal:
+    """Someone who types commands, each followed by the fake daemon's address."""
+
+    def __init__(self, fake: FakeDaemon) -> None:
+        self._fake = fake
+
+    def type(self, *words: str, stdin: str = "", **environment: str) -> Result:
+        variables = {"STEWARD_ADDR": self._fake.address, **environment}
+        command_line = CommandLine("steward", COMMANDS, "")
+        return CliRunner(env=variables).invoke(command_line, list(words), input=stdin)
+
+
+@pytest.fixture
+def terminal(fake: FakeDaemon) -> Terminal:
+    return Terminal(fake)

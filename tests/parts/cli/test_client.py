@@ -1,0 +1,230 @@
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from daemon.cli.client import (
+    Client,
+    Connection,
+    Rejected,
+    Unreachable,
+    _tls_context,
+    parse_address,
+)
+from storage.errors import Invalid
+from tests.parts.cli.conftest import FakeDaemon, Told
+
+
+def refused_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def asking(**settings: str) -> Client:
+    return Client(Connection(**settings))
+
+
+def test_an_answer_has_a_body_and_an_index(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/jobs", [{"ID": "a"}])
+    answer = client.read("/v1/jobs")
+    assert (answer.decode(list[dict[str, str]]), answer.index) == ([{"ID": "a"}], 7)
+
+
+def test_many_requests_share_a_connection(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/jobs", [])
+    fake.tell("/v1/jobs", {}, method="POST")
+    client.read("/v1/jobs")
+    client.send("POST", "/v1/jobs", {})
+    client.read("/v1/jobs")
+    assert len({seen.connection for seen in fake.seen}) == 1
+
+
+def test_a_read_is_repeated_when_the_kept_connection_was_closed(
+    fake: FakeDaemon, client: Client
+) -> None:
+    fake.tell("/v1/jobs", Told(b"[]"), Told(hang_up=True), Told(b"[1]"))
+    client.read("/v1/jobs")
+    assert client.read("/v1/jobs").body == b"[1]"
+    assert len({seen.connection for seen in fake.seen}) == 2
+
+
+def test_a_change_is_never_sent_twice(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/jobs", [])
+    fake.tell("/v1/jobs", Told(hang_up=True), method="POST")
+    client.read("/v1/jobs")
+    with pytest.raises(Unreachable, match="it closed the connection; look whether it still runs"):
+        client.send("POST", "/v1/jobs", {})
+    assert [seen.method for seen in fake.seen] == ["GET", "POST"]
+
+
+def test_waiting_asks_for_what_is_newer(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/jobs", [])
+    client.newer("/v1/jobs", 41, prefix="a")
+    client.newer("/v1/jobs", 0)
+    first, second = [seen.query for seen in fake.seen]
+    assert first == {"prefix": "a", "index": "41", "wait": "60s"}
+    assert second["index"] == "1"  # 0 would not wait
+
+
+def test_a_request_says_who_asks_and_where(fake: FakeDaemon) -> None:
+    fake.tell("/proxied/v1/jobs", [])
+    address = f"{fake.address}/proxied/"
+    settings = {"token": "secret", "namespace": "ops", "region": "eu", "http_auth": "me:pw"}
+    with asking(address=address, **settings) as client:
+        client.read("/v1/jobs", purge=True, empty="")
+    seen = fake.seen[0]
+    assert seen.query == {"namespace": "ops", "region": "eu", "purge": "true"}
+    assert seen.headers["x-service-token"] == seen.headers["x-nomad-token"] == "secret"
+    assert seen.headers["authorization"] == "Basic bWU6cHc="
+
+
+def test_a_namespace_of_the_request_wins(fake: FakeDaemon) -> None:
+    fake.tell("/v1/jobs", [])
+    with asking(address=fake.address, namespace="ops") as client:
+        client.read("/v1/jobs", namespace="dev")
+    assert fake.seen[0].query == {"namespace": "dev"}
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (Told(b"job not found", 404), "job not found (status 404)"),
+        (Told(b"2 errors occurred:\n\t* a\n\n", 500), "2 errors occurred:\n\t* a (status 500)"),
+        (Told(b"", 502), "Bad Gateway (status 502)"),
+        (
+            Told(b"Permission denied", 403),
+            "Permission denied; name a token that may do this with --token or STEWARD_TOKEN "
+            "(status 403)",
+        ),
+        (Told(b"Temporary Redirect", 307), "Temporary Redirect (status 307)"),
+    ],
+)
+def test_an_error_of_the_daemon_is_told_in_its_words(
+    fake: FakeDaemon, client: Client, told: Told, words: str
+) -> None:
+    fake.tell("/v1/job/x", told)
+    with pytest.raises(Rejected) as caught:
+        client.read("/v1/job/x")
+    assert str(caught.value) == words
+    assert caught.value.status == told.status
+
+
+def test_a_daemon_that_does_not_run_is_told_with_what_to_do() -> None:
+    address = refused_address()
+    with asking(address=address) as client, pytest.raises(Unreachable) as caught:
+        client.read("/v1/jobs")
+    assert str(caught.value) == (
+        f'cannot reach the daemon at {address}: nothing listens there; start it with "steward '
+        'agent", or name another address with --address or STEWARD_ADDR'
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (Told(b"<html>"), "the answer is not what a Steward daemon sends"),
+        (Told(b'{"ID": 3}'), "Expected `array`, got `object`"),
+    ],
+)
+def test_an_answer_of_something_else_is_recognised(
+    fake: FakeDaemon, client: Client, told: Told, words: str
+) -> None:
+    fake.tell("/v1/jobs", told)
+    with pytest.raises(Unreachable, match=words):
+        client.fetch("/v1/jobs", list[str])
+
+
+@pytest.fixture
+def gibberish() -> Iterator[str]:
+    """The address of something that accepts a connection and does not speak HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def greet() -> None:
+            peer, _ = listener.accept()
+            with peer:
+                peer.sendall(b"220 mail.example ready\r\n")
+                peer.recv(1000)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+def test_what_does_not_speak_http_is_recognised(gibberish: str) -> None:
+    with asking(address=gibberish) as client, pytest.raises(Unreachable, match="not speak HTTP"):
+        client.read("/v1/jobs")
+
+
+def test_an_encrypted_address_without_encryption_there_is_recognised(gibberish: str) -> None:
+    with (
+        asking(address=f"https://{gibberish}") as client,
+        pytest.raises(Unreachable, match=r"no encrypted connection .*; look whether it is http"),
+    ):
+        client.read("/v1/jobs")
+
+
+def test_certificates_that_are_not_there_are_named() -> None:
+    with (
+        asking(address="https://127.0.0.1:1", ca_cert="/no/such.pem") as client,
+        pytest.raises(Invalid, match=r"cannot use the certificates in /no/such\.pem"),
+    ):
+        client.read("/v1/jobs")
+
+
+def test_a_stream_gives_its_pieces_as_they_come(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/client/fs/logs/a", Told(pieces=(b"one\n", b"two\n")))
+    with client.stream("/v1/client/fs/logs/a", follow=True) as pieces:
+        assert b"".join(pieces) == b"one\ntwo\n"
+
+
+def test_a_stream_that_is_refused_tells_why(fake: FakeDaemon, client: Client) -> None:
+    fake.tell("/v1/client/fs/logs/a", Told(b'unknown task name "x"', 400))
+    refused = pytest.raises(Rejected, match='unknown task name "x"')
+    with refused, client.stream("/v1/client/fs/logs/a"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("http://127.0.0.1:4646", ("http", "127.0.0.1", 4646)),
+        ("https://steward.example:8443/base", ("https", "steward.example", 8443)),
+        ("localhost:4646", ("http", "localhost", 4646)),
+        ("http://[::1]:4646", ("http", "::1", 4646)),
+        ("http://host", ("http", "host", None)),
+    ],
+)
+def test_an_address_has_a_scheme_a_host_and_a_port(
+    address: str, place: tuple[str, str, int | None]
+) -> None:
+    parts = parse_address(address)
+    assert (parts.scheme, parts.hostname, parts.port) == place
+
+
+@pytest.mark.parametrize(
+    ("address", "complaint"),
+    [
+        ("ftp://host:1", "ftp is not supported; write it as http://HOST:PORT"),
+        ("unix://run/steward.sock", "no absolute path"),
+        ("http://:4646", "no host; write it as"),
+        ("http://host:abc", "the port is not a number; write it as"),
+        ("http://host:0", "port 0; write it as"),
+        ("", "no host"),
+    ],
+)
+def test_a_wrong_address_is_refused_with_the_right_form(address: str, complaint: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        parse_address(address)
+    assert complaint in str(caught.value)
+    assert repr(address) in str(caught.value)
+
+
+def test_certificates_are_checked_unless_told_otherwise() -> None:
+    strict = _tls_context(Connection(address="https://x"))
+    lax = _tls_context(Connection(address="https://x", tls_skip_verify=True))
+    assert (strict.verify_mode, strict.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (lax.verify_mode, lax.check_hostname) == (ssl.CERT_NONE, False)

@@ -1,0 +1,636 @@
+"""Whole commands against a fake daemon: what they ask, what they print, how they end."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from storage.records.allocation import (
+    AllocatedCPU,
+    AllocatedMemory,
+    AllocatedPort,
+    AllocatedResources,
+    AllocatedShared,
+    AllocatedTask,
+)
+from storage.records.evaluation import EvalStatus, PlacementMetric
+from storage.records.task import Resources
+from storage.records.views import WholeAllocation
+from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
+from tests.samples import NOW, evaluation, group, job, task
+from tests.unit.cli.samples import allocation_line, task_state
+
+ALLOC = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
+OTHER = "6ff3ffff-7d6e-4bd5-8a0b-0d6c34b4a1f2"
+EVAL = "e1e1e1e1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
+NODE = "0d6c34b4-7d6e-4bd5-8a0b-6ff3f0a16ff3"
+REGISTERED = {"EvalID": EVAL, "JobModifyIndex": 5, "Warnings": ""}
+
+
+def wire(value: object) -> Any:
+    return json.loads(msgspec.json.encode(value))
+
+
+def line(alloc_id: str = ALLOC, **fields: Any) -> Any:
+    return wire(allocation_line(alloc_id, eval_id=EVAL, node_id=NODE, **fields))
+
+
+def stub(job_id: str = "web", **fields: Any) -> Any:
+    given = {"Type": "service", "Priority": 50, "Status": "running", "SubmitTime": NOW}
+    return {"ID": job_id, "Namespace": "default", **given, **fields}
+
+
+def evaluated(status: str = EvalStatus.COMPLETE, **fields: Any) -> Any:
+    return wire(evaluation(job(), EVAL, status=status, **fields))
+
+
+def whole(**fields: Any) -> Any:
+    """Return an allocation as `/v1/allocation/...` shows it."""
+    held = AllocatedTask(cpu=AllocatedCPU(cpu_shares=20), memory=AllocatedMemory(memory_mb=30))
+    given = {
+        "namespace": "default",
+        "eval_id": EVAL,
+        "name": "web.web[0]",
+        "node_id": NODE,
+        "node_name": "node-1",
+        "job_id": "web",
+        "job": msgspec.Raw(msgspec.json.encode(job())),
+        "task_group": "web",
+        "resources": Resources(),
+        "shared_resources": Resources(),
+        "task_resources": {},
+        "allocated_resources": AllocatedResources(
+            tasks={"main": held},
+            task_lifecycles={"main": None},
+            shared=AllocatedShared(
+                disk_mb=10, ports=[AllocatedPort(label="http", value=20123, host_ip="10.0.0.1")]
+            ),
+        ),
+        "metrics": PlacementMetric(),
+        "desired_status": "run",
+        "client_status": "running",
+        "task_states": {
+            "main": task_state(
+                ("Received", "Task received by client"),
+                ("Started", "Task started by client"),
+                state="running",
+                started_at="2026-11-21T01:40:00.5Z",
+            )
+        },
+        "create_index": 10,
+        "modify_index": 11,
+        "alloc_modify_index": 10,
+        "create_time": NOW,
+        "modify_time": NOW,
+        **fields,
+    }
+    return wire(WholeAllocation(id=ALLOC, **given))
+
+
+def node(**fields: Any) -> Any:
+    return {
+        "ID": NODE,
+        "Name": "node-1",
+        "Datacenter": "dc1",
+        "Attributes": {},
+        "Meta": {"zone": "a"},
+        "NodeResources": {
+            "Cpu": {"CpuShares": 4000, "TotalCpuCores": 2, "ReservableCpuCores": [0, 1]},
+            "Memory": {"MemoryMB": 2000},
+            "Disk": {"DiskMB": 9000},
+            "Networks": [],
+        },
+        "Drivers": {"raw_exec": {}},
+        "Status": "ready",
+        **fields,
+    }
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> str:
+    path = tmp_path / "web job.json"
+    path.write_text('{"Job": {"ID": "web"}}')
+    return str(path)
+
+
+# ---- job run ---------------------------------------------------------------------------------
+
+
+def test_a_job_is_registered_and_followed_until_it_runs(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated("pending"), evaluated())
+    waiting = {"main": task_state(("Received", "Task received by client"), state="pending")}
+    pending = line(client_status="pending", task_states=waiting)
+    fake.tell("/v1/job/web/allocations", [pending], [line()])
+    result = terminal.type("job", "run", job_file)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        "evaluation  e1e1e1e1  job-register  pending",
+        "evaluation  e1e1e1e1  job-register  complete",
+        "allocation  6ff3f0a1  web.web[0]  pending  Task received by client",
+        "allocation  6ff3f0a1  web.web[0]  running",
+        'job "web": allocations: 1 running',
+    ]
+    assert fake.asked("/v1/jobs")[0].body == {
+        "Job": {"ID": "web"},
+        "Submission": {"Source": '{"Job": {"ID": "web"}}', "Format": "json"},
+    }
+    second = fake.asked("/v1/job/web/allocations")[1].query
+    assert second == {"namespace": "default", "index": "7", "wait": "60s"}
+
+
+def test_a_batch_job_is_followed_to_its_end(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated(type="batch"))
+    failed = {"main": task_state(("Terminated", "Exit Code: 3"), state="dead", failed=True)}
+    ended = line(client_status="failed", task_states=failed)
+    fake.tell("/v1/job/web/allocations", [line()], [ended])
+    result = terminal.type("run", job_file)
+    assert result.exit_code == 1
+    assert result.stdout.endswith(
+        'job "web": allocations: 1 failed\nallocation 6ff3f0a1 failed: task "main": Exit Code: 3\n'
+    )
+
+
+def test_a_job_that_cannot_be_placed_ends_with_2_and_the_reason(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    failed = {"web": PlacementMetric(node_pool="gpu")}
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated(failed_tg_allocs=failed, blocked_eval=OTHER))
+    result = terminal.type("job", "run", job_file)
+    assert result.exit_code == 2
+    assert result.stdout.splitlines()[-2:] == [
+        'job "web": group "web": 1 allocation not placed, because no node that is ready is in '
+        'pool "gpu"',
+        "evaluation 6ff3ffff waits for room and places it when there is some",
+    ]
+
+
+def test_an_evaluation_that_fails_ends_with_1(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated("failed", status_description="it broke"))
+    result = terminal.type("job", "run", job_file)
+    assert result.exit_code == 1
+    assert result.stdout.endswith('job "web": evaluation e1e1e1e1 is failed: it broke\n')
+
+
+def test_a_detached_run_prints_the_evaluation_and_leaves(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", {**REGISTERED, "Warnings": "1 warning:\n\n* careful"}, method="POST")
+    result = terminal.type("job", "run", "--detach", job_file)
+    assert result.stdout == f"Job registration successful\nEvaluation ID: {EVAL}\n"
+    assert result.stderr == "1 warning:\n\n* careful\n"
+    assert len(fake.seen) == 1
+
+
+def test_a_job_that_only_launches_others_is_not_followed(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", {**REGISTERED, "EvalID": ""}, method="POST")
+    result = terminal.type("job", "run", job_file)
+    assert result.exit_code == 0
+    assert "It runs when it is dispatched, or when its time comes." in result.stdout
+
+
+def test_the_options_of_a_run_become_fields_of_the_request(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    options = ["--check-index", "7", "--eval-priority", "90", "--preserve-counts", "--detach"]
+    terminal.type("job", "run", *options, "-", stdin='{"ID": "web"}')
+    body = fake.seen[0].body
+    del body["Submission"]
+    assert body == {
+        "Job": {"ID": "web"},
+        "EnforceIndex": True,
+        "JobModifyIndex": 7,
+        "EvalPriority": 90,
+        "PreserveCounts": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "variables", "namespace"),
+    [
+        ('{"ID": "web"}', [], {}, None),
+        ('{"ID": "web"}', [], {"NOMAD_NAMESPACE": "env"}, "env"),
+        ('{"ID": "web", "Namespace": "file"}', [], {"STEWARD_NAMESPACE": "env"}, None),
+        ('{"ID": "web", "Namespace": "file"}', ["--namespace", "flag"], {}, "flag"),
+    ],
+)
+def test_the_command_line_names_the_namespace_before_the_file_and_the_file_before_the_variable(
+    fake: FakeDaemon,
+    terminal: Terminal,
+    source: str,
+    options: list[str],
+    variables: dict[str, str],
+    namespace: str | None,
+) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    terminal.type("job", "run", "--detach", *options, "-", stdin=source, **variables)
+    assert fake.seen[0].query.get("namespace") == namespace
+
+
+def test_a_run_as_json_is_one_document(fake: FakeDaemon, terminal: Terminal, job_file: str) -> None:
+    fake.tell("/v1/jobs", REGISTERED, method="POST")
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated())
+    fake.tell("/v1/job/web/allocations", [line()])
+    shown = json.loads(terminal.type("job", "run", "--json", job_file).stdout)
+    assert shown["EvalID"] == EVAL
+    assert shown["Evaluation"]["Status"] == "complete"
+    assert [one["ClientStatus"] for one in shown["Allocations"]] == ["running"]
+
+
+def test_a_file_that_is_not_there_is_named(terminal: Terminal) -> None:
+    result = terminal.type("job", "run", "/no/such.json")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "steward: cannot read the job file /no/such.json: No such file or directory\n"
+    )
+
+
+def test_what_the_daemon_refuses_is_told_in_its_words(
+    fake: FakeDaemon, terminal: Terminal, job_file: str
+) -> None:
+    fake.tell("/v1/jobs", Told(b"Job ID hasn't been provided", 400), method="POST")
+    result = terminal.type("job", "run", job_file)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == "steward: Job ID hasn't been provided (status 400)\n"
+
+
+# ---- job status, inspect, history, stop ---------------------------------------------------------
+
+
+def test_jobs_are_listed_in_columns(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [stub("api", Periodic=True, Type="batch"), stub("web")])
+    assert terminal.type("job", "status").stdout.splitlines() == [
+        "ID   Type            Priority  Status   Submit Date",
+        "api  batch/periodic  50        running  2026-11-21T01:40:00Z",
+        "web  service         50        running  2026-11-21T01:40:00Z",
+    ]
+
+
+def test_no_jobs_is_an_answer(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [])
+    result = terminal.type("status")
+    assert (result.exit_code, result.stdout) == (0, "No jobs\n")
+
+
+def test_jobs_of_all_namespaces_are_listed_with_theirs(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub()])
+    header = terminal.type("job", "status", "--namespace", "*").stdout.split("\n")[0]
+    assert header.split() == ["ID", "Namespace", "Type", "Priority", "Status", "Submit", "Date"]
+
+
+def test_a_job_is_shown_with_counts_reasons_and_allocations(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub(JobSummary={"Summary": {"web": {"Running": 1, "Queued": 2}}})])
+    fake.tell("/v1/job/web", wire(job("web", group("web"))))
+    failed = {"web": PlacementMetric(node_pool="gpu")}
+    blocked = evaluated(EvalStatus.BLOCKED, failed_tg_allocs=failed, create_index=9)
+    fake.tell("/v1/job/web/evaluations", [blocked, evaluated()])
+    fake.tell("/v1/job/web/allocations", [line()])
+    lines = terminal.type("job", "status", "we").stdout.splitlines()
+    assert "ID            = web" in lines
+    assert "Status        = running" in lines
+    after_summary = lines[lines.index("Summary") :]
+    assert [one.split() for one in after_summary[1:3]] == [
+        ["Task", "Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown"],
+        ["web", "2", "0", "1", "0", "0", "0", "0"],
+    ]
+    assert lines[lines.index("Placement") + 1].startswith('group "web": 1 allocation not placed')
+    allocation = lines[lines.index("Allocations") + 2]
+    assert allocation.split()[:6] == ["6ff3f0a1", "0d6c34b4", "web", "0", "run", "running"]
+
+
+def test_the_parent_of_other_jobs_is_shown_with_its_children(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    children = {"Children": {"Pending": 0, "Running": 1, "Dead": 2}}
+    parent = stub(ParameterizedJob=True, JobSummary=children)
+    child = stub("web/dispatch-1", ParentID="web")
+    fake.tell("/v1/jobs", [parent], [child, stub("web/other")])
+    fake.tell("/v1/job/web", wire(job()))
+    lines = terminal.type("job", "status", "web").stdout.splitlines()
+    assert lines[lines.index("Children Job Summary") + 2].split() == ["0", "1", "2"]
+    assert lines[lines.index("Previously Launched Jobs") + 2 :] == ["web/dispatch-1  running"]
+
+
+@pytest.mark.parametrize("verb", ["status", "inspect", "history", "stop"])
+def test_a_job_that_is_not_there_is_named(fake: FakeDaemon, terminal: Terminal, verb: str) -> None:
+    fake.tell("/v1/jobs", [])
+    result = terminal.type("job", verb, "wbe")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "steward: no job is called 'wbe'; list them with \"steward job status\"\n"
+    )
+
+
+def test_a_prefix_of_several_jobs_lists_them(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [stub("web-1"), stub("web-2")])
+    result = terminal.type("job", "inspect", "web")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "steward: 'web' begins 2 jobs; give more of it:\n  web-1 (default)\n  web-2 (default)\n"
+    )
+
+
+def test_a_whole_name_is_meant_though_others_begin_with_it(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub("web"), stub("web-2")])
+    fake.tell("/v1/job/web", {"ID": "web", "Meta": None})
+    result = terminal.type("job", "inspect", "web")
+    assert json.loads(result.stdout) == {"Job": {"ID": "web", "Meta": None}}
+
+
+def test_an_older_version_is_inspected_by_its_number(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [stub()])
+    fake.tell("/v1/job/web/versions", {"Versions": [{"ID": "web", "Version": 1}, {"ID": "web"}]})
+    assert terminal.type("inspect", "web", "--version", "1", "-t", ".Job.Version").stdout == "1\n"
+    wrong = terminal.type("inspect", "web", "--version", "5")
+    assert wrong.stderr == 'steward: job "web" has no version 5, only: 0, 1\n'
+
+
+def test_the_history_lists_versions_newest_first(fake: FakeDaemon, terminal: Terminal) -> None:
+    newest = {"ID": "web", "Version": 1, "Stop": True, "SubmitTime": NOW}
+    oldest = {"ID": "web", "Stable": True, "SubmitTime": NOW, "VersionTag": {"Name": "gold"}}
+    fake.tell("/v1/jobs", [stub()])
+    fake.tell("/v1/job/web/versions", {"Versions": [newest, oldest]})
+    assert terminal.type("job", "history", "web").stdout.splitlines() == [
+        "Version  Stable  Stopped  Tag   Submit Date",
+        "1        false   true           2026-11-21T01:40:00Z",
+        "0        true    false    gold  2026-11-21T01:40:00Z",
+    ]
+    as_json = json.loads(terminal.type("job", "history", "--json", "web").stdout)
+    assert as_json == [newest, oldest]
+
+
+def test_a_job_is_stopped_and_followed_until_nothing_of_it_runs(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [stub()])
+    fake.tell("/v1/job/web", {"EvalID": EVAL}, method="DELETE")
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated(create_index=10))
+    stopping = line(desired_status="stop")
+    stopped = line(desired_status="stop", client_status="complete")
+    older = line(OTHER, client_status="failed", modify_index=3)
+    fake.tell("/v1/job/web/allocations", [stopping, older], [stopped, older])
+    result = terminal.type("stop", "--purge", "--eval-priority", "70", "web")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1:] == [
+        "allocation  6ff3f0a1  web.web[0]  running  stopping",
+        "allocation  6ff3f0a1  web.web[0]  complete",
+        'job "web" is stopped: 1 allocation ended',
+    ]
+    sent = fake.asked("/v1/job/web")[0].query
+    assert sent == {"namespace": "default", "purge": "true", "eval_priority": "70"}
+
+
+def test_stopping_by_a_beginning_needs_a_yes(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/jobs", [stub("web-server")])
+    fake.tell("/v1/job/web-server", {"EvalID": EVAL}, method="DELETE")
+    refused = terminal.type("job", "stop", "--detach", "web")
+    assert refused.exit_code == 1
+    assert (
+        refused.stderr == "steward: 'web' begins job 'web-server': give the whole name, or -yes\n"
+    )
+    accepted = terminal.type("job", "stop", "--detach", "-y", "web")
+    assert accepted.stdout == f'job "web-server" is stopped; evaluation {EVAL}\n'
+
+
+# ---- allocations, logs, nodes -------------------------------------------------------------------
+
+
+def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/allocations", [line(), line("7" + OTHER[1:])])
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    limits = {"driver.raw_exec.unenforced.memory": "no cgroup can be had"}
+    fake.tell(f"/v1/node/{NODE}", node(Attributes=limits))
+    result = terminal.type("alloc", "status", "6ff3f")
+    lines = result.stdout.splitlines()
+    assert fake.seen[0].query["prefix"] == "6ff3"  # of an even length, as the daemon wants it
+    assert f"ID                  = {ALLOC}" in lines
+    assert "Client Status       = running" in lines
+    assert lines[lines.index("Allocation Addresses") + 2] == "http   10.0.0.1:20123"
+    task_lines = lines[lines.index('Task "main" is "running"') + 1 :]
+    assert task_lines[:6] == [
+        "CPU     Memory  Disk",
+        "20 MHz  30 MiB  10 MiB",
+        "Started At     = 2026-11-21T01:40:00Z",
+        "Finished At    = N/A",
+        "Total Restarts = 0",
+        "Last Restart   = N/A",
+    ]
+    assert task_lines[7:10] == [
+        "Time                  Type      Description",
+        "2026-11-21T01:40:00Z  Started   Task started by client",
+        "2026-11-21T01:40:00Z  Received  Task received by client",
+    ]
+    assert lines[-2:] == ["Not Enforced Here", "memory: no cgroup can be had"]
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("abc", "no allocation begins with 'abc'; list them with \"steward alloc status\""),
+        ("6FF3", "'6ff3' begins 2 allocations; give more of it:\n  6ff3f0a1"),
+        ("web", "'web' does not begin an identifier"),
+    ],
+)
+def test_an_allocation_that_is_not_meant_clearly_is_asked_about(
+    fake: FakeDaemon, terminal: Terminal, given: str, complaint: str
+) -> None:
+    fake.tell("/v1/allocations", [line(), line(OTHER)])
+    result = terminal.type("alloc", "status", given)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+
+
+def test_allocations_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/allocations", [line()])
+    assert "6ff3f0a1" in terminal.type("alloc", "status").stdout
+    shown = json.loads(terminal.type("alloc", "status", "--json").stdout)
+    assert shown[0]["ID"] == ALLOC
+
+
+LOGS = f"/v1/client/fs/logs/{ALLOC}"
+
+
+@pytest.fixture
+def logging(fake: FakeDaemon) -> FakeDaemon:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("options", "query"),
+    [
+        ([], {"type": "stdout", "follow": "false", "origin": "start", "offset": "0"}),
+        (["--stderr"], {"type": "stderr", "follow": "false", "origin": "start", "offset": "0"}),
+        (["-f"], {"type": "stdout", "follow": "true", "origin": "start", "offset": "0"}),
+        (["-c", "5"], {"type": "stdout", "follow": "false", "origin": "end", "offset": "5"}),
+    ],
+)
+def test_a_log_is_printed_as_it_comes(
+    logging: FakeDaemon, terminal: Terminal, options: list[str], query: dict[str, str]
+) -> None:
+    logging.tell(LOGS, Told(pieces=(b"one\n", b"\xfftwo\n")))
+    result = terminal.type("alloc", "logs", *options, ALLOC)
+    assert result.stdout_bytes == b"one\n\xfftwo\n"
+    assert logging.seen[-1].query == {"task": "main", "plain": "true", **query}
+
+
+def test_the_end_of_a_log_is_as_many_lines_as_asked_for(
+    logging: FakeDaemon, terminal: Terminal
+) -> None:
+    logging.tell(LOGS, Told(b"".join(b"%d\n" % number for number in range(100))))
+    assert terminal.type("logs", "-n", "2", ALLOC).stdout == "98\n99\n"
+    assert terminal.type("logs", "--tail", ALLOC).stdout.split() == [str(n) for n in range(90, 100)]
+
+
+def test_the_end_of_a_log_of_long_lines_is_asked_for_until_it_is_enough(
+    logging: FakeDaemon, terminal: Terminal
+) -> None:
+    long = b"x" * 70_000 + b"\n"
+    logging.tell(LOGS, Told(long[-65536:]), Told(long * 3))
+    assert terminal.type("logs", "-n", "1", ALLOC).stdout_bytes == long
+    assert [seen.query["offset"] for seen in logging.asked(LOGS)] == ["65536", "262144"]
+
+
+def test_the_end_of_a_log_is_followed_without_a_gap(
+    logging: FakeDaemon, terminal: Terminal
+) -> None:
+    past, tip = {"Data": "YQpiCmMK", "File": "x.0", "Offset": 6}, Told(b"a\nb\nc\n")
+    new = {"Data": "ZAo=", "File": "x.1", "Offset": 2}
+    last_byte = {"Data": "Cg==", "File": "x.0", "Offset": 6}
+    stream = json.dumps(past).encode() + json.dumps(new).encode()
+    logging.tell(LOGS, tip, last_byte, Told(pieces=(stream,)))
+    assert terminal.type("logs", "-f", "-n", "2", ALLOC).stdout == "b\nc\nd\n"
+
+
+def test_the_log_of_a_job_is_that_of_its_newest_running_allocation(
+    logging: FakeDaemon, terminal: Terminal
+) -> None:
+    logging.tell("/v1/jobs", [stub()])
+    failed = line(OTHER, client_status="failed", create_index=99)
+    logging.tell("/v1/job/web/allocations", [line(), failed])
+    logging.tell(LOGS, Told(pieces=(b"hello\n",)))
+    assert terminal.type("logs", "--job", "web").stdout == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([ALLOC, "side"], "allocation 6ff3f0a1 has the tasks main, but no task 'side'"),
+        (["--job", "web"], 'job "web" has no allocations; see why with'),
+    ],
+)
+def test_a_log_that_is_not_there_is_told_with_what_is(
+    logging: FakeDaemon, terminal: Terminal, words: list[str], complaint: str
+) -> None:
+    logging.tell("/v1/jobs", [stub()])
+    logging.tell("/v1/job/web/allocations", [])
+    result = terminal.type("alloc", "logs", *words)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+
+
+def test_a_task_must_be_named_where_there_are_several(fake: FakeDaemon, terminal: Terminal) -> None:
+    several = whole()
+    tasks = several["AllocatedResources"]["Tasks"]
+    tasks["side"] = tasks["main"]
+    fake.tell(f"/v1/allocation/{ALLOC}", several)
+    fake.tell(LOGS, Told(pieces=(b"hello\n",)))
+    asked = terminal.type("logs", ALLOC)
+    assert asked.stderr == (
+        "steward: allocation 6ff3f0a1 has the tasks main, side: name one behind the allocation\n"
+    )
+    assert terminal.type("logs", ALLOC, "side").stdout == "hello\n"
+
+
+def node_line(node_id: str = NODE, name: str = "node-1") -> dict[str, object]:
+    return {
+        "ID": node_id,
+        "Name": name,
+        "Datacenter": "dc1",
+        "NodePool": "default",
+        "SchedulingEligibility": "eligible",
+        "Status": "ready",
+    }
+
+
+def test_nodes_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/nodes", [node_line()])
+    assert terminal.type("node", "status").stdout.splitlines() == [
+        "ID        Node Pool  DC   Name    Class   Drain  Eligibility  Status",
+        "0d6c34b4  default    dc1  node-1  <none>  false  eligible     ready",
+    ]
+
+
+@pytest.mark.parametrize("words", [["0d6"], ["node-1"], ["--self"]])
+def test_a_node_is_shown_with_what_is_in_use(
+    fake: FakeDaemon, terminal: Terminal, words: list[str]
+) -> None:
+    fake.tell("/v1/nodes", [node_line(), node_line(OTHER, "node-2")])
+    fake.tell("/v1/agent/self", {"stats": {"client": {"node_id": NODE}}})
+    fake.tell(f"/v1/node/{NODE}", node())
+    fake.tell(f"/v1/node/{NODE}/allocations", [whole(), whole(client_status="complete")])
+    lines = terminal.type("node", "status", *words).stdout.splitlines()
+    assert "Status             = ready" in lines
+    assert lines[lines.index("Driver Status") + 2] == "raw_exec  true      true     Healthy"
+    used = lines[lines.index("Allocated Resources") + 2]
+    assert used.split("  ") == ["20/4000 MHz", "30/2000 MiB", "10/9000 MiB"]
+    assert lines[lines.index("Meta") + 1 :] == ["zone = a"]
+
+
+# ---- what all have in common ------------------------------------------------------------------
+
+
+def test_the_older_variables_are_read_where_ours_are_not_set(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/jobs", [])
+    older = {"NOMAD_ADDR": fake.address, "NOMAD_TOKEN": "old"}
+    terminal.type("status", **older, STEWARD_ADDR="")
+    terminal.type("status", **older, STEWARD_TOKEN="new")
+    terminal.type("status", "--token", "flag", **older, STEWARD_TOKEN="new")
+    tokens = [seen.headers["x-service-token"] for seen in fake.seen]
+    assert tokens == ["old", "new", "flag"]
+
+
+@pytest.mark.parametrize("verb", [["job", "status"], ["node", "status"], ["alloc", "status"]])
+def test_a_document_is_printed_whole_or_in_part(
+    fake: FakeDaemon, terminal: Terminal, verb: list[str]
+) -> None:
+    for path in ("/v1/jobs", "/v1/nodes", "/v1/allocations"):
+        fake.tell(path, [{"ID": "a", "Name": "ä"}, {"ID": "b", "Name": None}])
+    whole = terminal.type(*verb, "--json").stdout
+    assert json.loads(whole) == [{"ID": "a", "Name": "ä"}, {"ID": "b", "Name": None}]
+    assert whole.startswith('[\n    {\n        "ID": "a"')
+    assert terminal.type(*verb, "-t", ".[].Name").stdout == "ä\nnull\n"
+
+
+def test_a_task_in_a_group_is_found_by_the_job_of_the_allocation(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    other = job("web", group("web", task(driver="mock")))
+    fake.tell(f"/v1/allocation/{ALLOC}", whole(job=msgspec.Raw(msgspec.json.encode(other))))
+    limits = {"driver.raw_exec.unenforced.memory": "no cgroup can be had"}
+    fake.tell(f"/v1/node/{NODE}", node(Attributes=limits))
+    assert "Not Enforced Here" not in terminal.type("alloc", "status", ALLOC).stdout

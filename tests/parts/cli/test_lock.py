@@ -1,0 +1,118 @@
+"""`var lock` against a daemon that answers as a test wants."""
+
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.cli import lock
+from daemon.cli.client import Answer, Rejected, Unreachable
+from daemon.cli.lock import Lost, _Held, _run
+from daemon.cli.variable import Moved
+from storage.errors import Invalid
+from storage.records.variable import Lock, Variable
+
+HELD = Lock(id="mine", ttl="30ms", lock_delay="15s")
+FREE = Variable(
+    create_index=1, create_time=0, items={}, modify_index=5, modify_time=0, namespace="n", path="a"
+)
+TAKEN = msgspec.structs.replace(FREE, lock=HELD)
+CONFLICT = Rejected(409, "")
+
+
+def answer(found: Variable) -> Answer:
+    return Answer(msgspec.json.encode(found), found.modify_index)
+
+
+class Daemon:
+    """Answers to each attempt in turn; the last answer again and again."""
+
+    def __init__(self, *attempts: Exception | None, shown: Iterable[Variable] = ()) -> None:
+        self.attempts, self.shown = list(attempts), list(shown)
+        self.asked: list[str] = []
+
+    def send(self, method: str, path: str, body: Any, **query: str) -> Answer:
+        operation = query["lock-operation"]
+        self.asked.append(operation)
+        failure = self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
+        if failure is not None:
+            raise failure
+        return answer(TAKEN)
+
+    def read(self, path: str) -> Answer:
+        return answer(self.shown.pop(0))
+
+    def newer(self, path: str, after: int) -> Answer:
+        self.asked.append(f"newer than {after}")
+        return answer(FREE)
+
+
+def held(daemon: Daemon) -> _Held:
+    one = _Held(daemon, "a")  # type: ignore[arg-type]  # as far as it is asked
+    one.acquire({}, at_once=False)
+    return one
+
+
+def test_the_exit_status_is_the_commands() -> None:
+    one = held(Daemon(None))
+    assert _run(one, ("sh", "-c", "exit 7")) == 7
+    assert _run(one, ("sh", "-c", "kill -KILL $$")) == 128 + signal.SIGKILL
+
+
+def test_the_lock_is_renewed_as_long_as_the_command_runs() -> None:
+    daemon = Daemon(None)
+    _run(held(daemon), ("sh", "-c", "sleep 0.2"))
+    assert set(daemon.asked[1:]) == {"renew"}
+
+
+def test_a_command_ends_when_its_lock_is_lost() -> None:
+    with pytest.raises(Lost, match='the lock of variable "a" is lost'):
+        _run(held(Daemon(None, CONFLICT)), ("sleep", "600"))
+
+
+def test_a_stubborn_command_is_killed_when_its_lock_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock, "_GRACE", 0.1)
+    stubborn = "trap '' TERM; while :; do sleep 0.01; done"
+    with pytest.raises(Lost):
+        _run(held(Daemon(None, None, None, CONFLICT)), ("sh", "-c", stubborn))
+
+
+def test_a_daemon_that_does_not_answer_costs_the_lock_only_when_it_has_ended() -> None:
+    daemon = Daemon(None, Unreachable("nobody is there"))
+    with pytest.raises(Lost, match="has ended: nobody is there"):
+        _run(held(daemon), ("sleep", "600"))
+    assert daemon.asked.count("renew") > 1
+
+
+def test_a_lock_that_another_has_is_waited_for() -> None:
+    daemon = Daemon(CONFLICT, None, shown=[TAKEN])
+    held(daemon)
+    assert daemon.asked == ["acquire", "newer than 5", "acquire"]
+
+
+def test_a_lock_that_was_lost_is_tried_again_a_little_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lock, "_DELAYED", 0.0)
+    daemon = Daemon(CONFLICT, None, shown=[FREE])
+    held(daemon)
+    assert daemon.asked == ["acquire", "acquire"]
+
+
+def test_who_must_not_wait_is_told() -> None:
+    with pytest.raises(Moved, match="is held by another"):
+        _Held(Daemon(CONFLICT), "a").acquire({}, at_once=True)  # type: ignore[arg-type]
+
+
+def test_a_command_that_cannot_be_run_is_named() -> None:
+    with pytest.raises(Invalid, match="cannot run '/no/such'"):
+        _run(held(Daemon(None)), ("/no/such",))
+
+
+def test_that_a_lock_cannot_be_given_back_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    held(Daemon(None, CONFLICT)).release()
+    assert "the lock was not given back" in capsys.readouterr().err

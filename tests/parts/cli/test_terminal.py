@@ -1,0 +1,120 @@
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.cli.options import open_screen, wants_colour, wants_hints
+from daemon.cli.output import Row, Screen, Wishes
+from daemon.cli.terminal import TerminalScreen
+
+BOLD, GREEN, YELLOW, PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[33m", "\x1b[0m"
+
+
+@pytest.fixture
+def screen() -> TerminalScreen:
+    return TerminalScreen(Wishes(), hints=True)
+
+
+def without_colour(text: str) -> str:
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_table_has_a_bold_header_and_statuses_in_colour(
+    screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen.table(["ID", "Status"], [["a", "running"], ["b", "pending"]])
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header == f"{BOLD}ID  Status{PLAIN}"
+    assert lines == [f"a   {GREEN}running{PLAIN}", f"b   {YELLOW}pending{PLAIN}"]
+
+
+def test_the_layout_is_the_same_with_and_without_colour(
+    screen: TerminalScreen, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")  # nothing is cut or folded
+    plain = Screen(Wishes())
+    for one in (screen, plain):
+        one.title("What it is")
+        one.facts([("ID", "an-identifier-that-is-long"), ("Class", "")])
+        one.table(["ID", "Description"], [["a", "many words that do not fit"], ["b", ""]])
+    out = without_colour(capsys.readouterr().out)
+    half = len(out) // 2
+    assert out[:half] == out[half:]
+
+
+def test_progress_is_drawn_again_when_something_has_changed(
+    screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with screen.progress() as progress:
+        progress.show([Row("evaluation", "e1", "job-register", "pending")])
+        progress.show([Row("evaluation", "e1", "job-register", "complete")])
+        progress.show([Row("allocation", "a1", "web.web[0]", "running")])
+    drawn = without_colour(capsys.readouterr().out)
+    first, *_, last = drawn.split("\x1b[2K")
+    assert "pending" in first
+    assert [line.split() for line in last.splitlines()[:2]] == [
+        ["evaluation", "e1", "job-register", "complete"],
+        ["allocation", "a1", "web.web[0]", "running"],
+    ]
+
+
+@pytest.mark.parametrize(("hints", "shown"), [(True, "\nNext: x\n"), (False, "")])
+def test_a_hint_is_shown_unless_it_is_unwanted(
+    hints: bool, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    TerminalScreen(Wishes(), hints=hints).hint("Next: x")
+    assert without_colour(capsys.readouterr().out) == shown
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "terminal", "colour"),
+    [
+        (None, {}, True, True),
+        (None, {}, False, False),
+        (None, {"NO_COLOR": "1"}, True, False),
+        (None, {"NO_COLOR": ""}, True, True),
+        (None, {"TERM": "dumb"}, True, False),
+        (None, {"FORCE_COLOR": "1"}, False, True),
+        (None, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, True, False),
+        (True, {"NO_COLOR": "1"}, False, True),
+        (False, {"FORCE_COLOR": "1"}, True, False),
+    ],
+)
+def test_colour_is_for_terminals_unless_someone_decides_otherwise(
+    given: bool | None,
+    environment: Mapping[str, str],
+    terminal: bool,
+    colour: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    assert wants_colour(given, environment) is colour
+
+
+@pytest.mark.parametrize(
+    ("environment", "terminal", "hints"),
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NOMAD_CLI_SHOW_HINTS": "0"}, True, False),
+        ({"NOMAD_CLI_SHOW_HINTS": "0", "STEWARD_CLI_SHOW_HINTS": "true"}, True, True),
+    ],
+)
+def test_hints_are_for_people(
+    environment: Mapping[str, str], terminal: bool, hints: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)
+    assert wants_hints(environment) is hints
+
+
+@pytest.mark.parametrize(
+    ("wishes", "kind"),
+    [
+        (Wishes(colour=True), TerminalScreen),
+        (Wishes(colour=False), Screen),
+        (Wishes(colour=True, as_json=True), Screen),
+        (Wishes(colour=True, selector=".ID"), Screen),
+    ],
+)
+def test_documents_are_never_coloured(wishes: Wishes, kind: type[Screen]) -> None:
+    assert type(open_screen(wishes, {})) is kind

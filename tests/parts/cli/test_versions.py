@@ -1,0 +1,189 @@
+"""`job plan`, `job history -p`, `job revert` and `job tag` against a fake daemon."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.jobspec.diff import diff_jobs
+from storage.records.evaluation import DesiredUpdates
+from storage.records.job import VersionTag
+from tests.parts.cli.conftest import FakeDaemon, Terminal, Told
+from tests.parts.cli.test_commands import EVAL, REGISTERED, evaluated, line, stub, wire
+from tests.samples import job
+
+PLAN = "/v1/job/web/plan"
+NOTHING = DesiredUpdates(ignore=2, in_place_update=1)
+DIFF = diff_jobs(job("web"), job("web", priority=70))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "web.json"
+    path.write_text(json.dumps({"Job": {"id": "web", "Namespace": "ops"}}))
+    return str(path)
+
+
+def planned(updates: DesiredUpdates = NOTHING, **fields: Any) -> Any:
+    given = {"JobModifyIndex": 7, "Diff": wire(DIFF), "Warnings": "", "FailedTGAllocs": None}
+    return {"Annotations": {"DesiredTGUpdates": {"web": wire(updates)}}, **given, **fields}
+
+
+# ---- plan -------------------------------------------------------------------------------------------
+
+
+def test_a_plan_shows_what_changes_and_how_to_go_on(
+    fake: FakeDaemon, terminal: Terminal, file: str
+) -> None:
+    fake.tell(PLAN, planned(), method="POST")
+    ended = terminal.type("plan", file)
+    assert (ended.exit_code, ended.output.splitlines()) == (
+        0,
+        [
+            '~ job "web"',
+            '  ~ Priority: "50" => "70"',
+            "",
+            "Everything would find its place.",
+            "Job modify index: 7",
+        ],
+    )
+    (asked,) = fake.asked(PLAN)
+    assert asked.body["Job"] == {"id": "web", "Namespace": "ops"}
+    assert (asked.body["Diff"], asked.query) == (True, {})
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [{"place": 1}, {"stop": 1}, {"migrate": 1}, {"destructive_update": 1}, {"canary": 1}],
+)
+def test_a_plan_that_begins_or_ends_something_says_so(
+    fake: FakeDaemon, terminal: Terminal, file: str, updates: dict[str, int]
+) -> None:
+    fake.tell(PLAN, planned(DesiredUpdates(**updates)), method="POST")
+    assert terminal.type("job", "plan", file).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["FILE"], "no such thing"),
+        (["/no/such/file"], "cannot read the job file"),
+        ([], "Missing argument 'FILE'"),
+        (["FILE", "--nope"], "No such option"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_told_from_both(
+    terminal: Terminal, file: str, words: list[str], said: str
+) -> None:
+    ended = terminal.type("job", "plan", *(word.replace("FILE", file) for word in words))
+    assert (ended.exit_code, said in ended.stderr) == (255, True)
+
+
+def test_a_plan_says_what_finds_no_place_and_when_it_is_launched(
+    fake: FakeDaemon, terminal: Terminal, file: str
+) -> None:
+    full = {"web": {"NodesInPool": 1, "NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}}
+    answer = planned(FailedTGAllocs=full, NextPeriodicLaunch="2027-01-01T00:00:00Z", Diff=None)
+    fake.tell(PLAN, answer, method="POST")
+    assert terminal.type("plan", "--no-diff", file).output.splitlines() == [
+        'group "web": 1 allocation not placed, because the only node has too little memory left',
+        "Next launch: 2027-01-01T00:00:00Z",
+        "Job modify index: 7",
+    ]
+
+
+def test_a_plan_is_coloured_on_a_terminal(fake: FakeDaemon, terminal: Terminal, file: str) -> None:
+    fake.tell(PLAN, planned(), method="POST")
+    assert (
+        '\x1b[33m  ~ Priority: "50" => "70"\x1b[0m' in terminal.type("plan", "--color", file).output
+    )
+
+
+def test_a_plan_without_an_id_is_refused_before_anything_is_asked(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    ended = terminal.type("plan", "-", stdin='{"Job": {}}')
+    assert (ended.exit_code, ended.stderr) == (255, 'steward: -: the job has no "ID"\n')
+    assert fake.seen == []
+
+
+# ---- versions ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_versions(fake: FakeDaemon) -> FakeDaemon:
+    fake.tell("/v1/jobs", [stub()])
+    tag = VersionTag(name="good")
+    versions = [wire(job(version=1, priority=70)), wire(job(version=0, version_tag=tag))]
+    fake.tell("/v1/job/web/versions", {"Versions": versions, "Diffs": [wire(DIFF)]})
+    return fake
+
+
+def test_a_history_shows_what_each_version_changed(
+    two_versions: FakeDaemon, terminal: Terminal
+) -> None:
+    printed = terminal.type("job", "history", "-p", "web").output
+    assert '  ~ Priority: "50" => "70"' in printed
+    assert printed.index("Version     = 1") < printed.index("Priority") < printed.index("= 0")
+    (asked,) = two_versions.asked("/v1/job/web/versions")
+    assert asked.query == {"diffs": "true", "namespace": "default"}
+
+
+def test_a_history_compares_with_a_version_or_a_name(
+    two_versions: FakeDaemon, terminal: Terminal
+) -> None:
+    terminal.type("job", "history", "--diff-version", "0", "web")
+    terminal.type("job", "history", "--diff-tag", "good", "web")
+    queries = [asked.query for asked in two_versions.asked("/v1/job/web/versions")]
+    assert [one.get("diff_version", one.get("diff_tag")) for one in queries] == ["0", "good"]
+
+
+def test_a_history_can_be_of_one_version(two_versions: FakeDaemon, terminal: Terminal) -> None:
+    printed = terminal.type("job", "history", "-p", "--version", "0", "web").output
+    assert "Version     = 0" in printed
+    assert "Priority" not in printed
+
+
+@pytest.mark.parametrize("version", ["0", "good"])
+def test_a_revert_is_followed(two_versions: FakeDaemon, terminal: Terminal, version: str) -> None:
+    two_versions.tell("/v1/job/web/revert", REGISTERED, method="POST")
+    two_versions.tell(f"/v1/evaluation/{EVAL}", evaluated())
+    two_versions.tell("/v1/job/web/allocations", [line()])
+    ended = terminal.type("job", "revert", "--check-version", "1", "web", version)
+    (asked,) = two_versions.asked("/v1/job/web/revert")
+    assert asked.body == {"JobID": "web", "JobVersion": 0, "EnforcePriorVersion": 1}
+    assert (ended.exit_code, 'job "web": ' in ended.output) == (0, True)
+
+
+def test_a_revert_to_a_name_that_none_has_names_those_there_are(
+    two_versions: FakeDaemon, terminal: Terminal
+) -> None:
+    ended = terminal.type("job", "revert", "web", "bad")
+    assert ended.exit_code == 1
+    assert ended.stderr == "steward: job \"web\" has no version called 'bad'; there are: good\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "body"),
+    [
+        ((), {"Latest": True, "Description": ""}),
+        (("--version", "0", "--description", "d"), {"Version": 0, "Description": "d"}),
+    ],
+)
+def test_a_version_is_named(
+    two_versions: FakeDaemon, terminal: Terminal, options: tuple[str, ...], body: Any
+) -> None:
+    path = "/v1/job/web/versions/good/tag"
+    two_versions.tell(path, {"Name": "good"}, method="POST")
+    ended = terminal.type("job", "tag", "apply", "--name", "good", *options, "web")
+    assert ended.exit_code == 0
+    assert [asked.body for asked in two_versions.asked(path)] == [body]
+
+
+def test_a_name_is_taken_away(two_versions: FakeDaemon, terminal: Terminal) -> None:
+    path = "/v1/job/web/versions/good/tag"
+    two_versions.tell(path, Told(msgspec.json.encode({"Name": ""})), method="DELETE")
+    ended = terminal.type("job", "tag", "unset", "--name", "good", "web")
+    assert ended.output == 'job "web": no version is called "good" any more\n'

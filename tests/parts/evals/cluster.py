@@ -1,0 +1,149 @@
+"""A store with one node, where evaluations are processed step by step and tests play the runner."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from daemon.evals.worker import next_evaluations, process
+from daemon.jobs.evaluate import new_evaluation
+from storage.queries import allocations, deployments, evaluations, jobs, nodes
+from storage.records.allocation import (
+    Allocation,
+    ClientStatus,
+    DeploymentHealth,
+    DesiredStatus,
+    TaskState,
+)
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.job import Job
+from storage.records.node import Node
+from storage.records.times import rfc3339
+from storage.store import Store
+from storage.writer import Transaction
+from tests.samples import NOW
+from tests.unit.scheduler.world import node
+
+
+class Ticking:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+def ids() -> Iterator[str]:
+    return (f"{number:08x}-0000-4000-8000-000000000000" for number in count(1))
+
+
+class Cluster:
+    """What the tests of `daemon/evals` do with a store."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.clock, self.ids = store, Ticking(), ids()
+
+    async def join(self, *members: Node) -> None:
+        def work(tx: Transaction) -> None:
+            for one in members or (node(),):
+                nodes.put(tx, one, "NodeRegistration")
+            tx.touch("nodes", "nodes/x")
+
+        await self.store.write(work)
+
+    async def register(self, job: Job, **fields: Any) -> Evaluation:
+        """Store a job as its next version, with an evaluation."""
+        eval_id = next(self.ids)
+
+        def work(tx: Transaction) -> Evaluation:
+            stored = jobs.append_version(tx, job)
+            made = new_evaluation(stored, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
+            put = evaluations.put(tx, msgspec.structs.replace(made, **fields), self.clock.now())
+            jobs.settle(tx, stored.namespace, stored.id)
+            return put
+
+        return await self.store.write(work)
+
+    async def work(self) -> list[str]:
+        """Process what is ready until nothing is; return the ids of the evaluations."""
+        done = []
+        while (found := self.next()) is not None:
+            done.append(found.id)
+            await process(self.store, [found], self.clock, self.ids)
+        return done
+
+    def next(self) -> Evaluation | None:
+        found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now()))
+        return found[0] if found else None
+
+    # ---- what the runner does ----------------------------------------------------------------------
+
+    async def report(
+        self, one: Allocation, status: ClientStatus, *, healthy: bool | None = None
+    ) -> None:
+        known = one.health or DeploymentHealth()
+        health = one.health
+        if healthy is not None:
+            health = msgspec.structs.replace(
+                known, healthy=healthy, timestamp=rfc3339(self.clock.now())
+            )
+        ended = status not in (ClientStatus.PENDING, ClientStatus.RUNNING)
+        state = TaskState(
+            state="dead" if ended else "running",
+            failed=status == ClientStatus.FAILED,
+            finished_at=rfc3339(self.clock.now()) if ended else None,
+        )
+        client = msgspec.structs.replace(one.client, task_states={"main": state})
+        changed = msgspec.structs.replace(one, client_status=status, client=client, health=health)
+
+        def work(tx: Transaction) -> None:
+            allocations.set_client(tx, changed, self.clock.now())
+            jobs.settle(tx, one.namespace, one.job_id)
+
+        await self.store.write(work)
+
+    async def run_all(self, *, healthy: bool | None = None) -> None:
+        """Let everything that is wanted run, and everything that is not end."""
+        for one in self.allocations():
+            if one.client_terminal:
+                continue
+            if one.desired_status == DesiredStatus.RUN:
+                await self.report(one, ClientStatus.RUNNING, healthy=healthy)
+            else:
+                await self.report(one, ClientStatus.COMPLETE)
+
+    def wait(self, seconds: float) -> None:
+        self.clock.time += int(seconds * SECOND)
+
+    # ---- what there is -----------------------------------------------------------------------------
+
+    def job(self, job_id: str = "web") -> Job:
+        found = self.store.read(lambda db: jobs.current(db, "default", job_id))
+        assert found is not None
+        return found
+
+    def allocations(self, job_id: str = "web") -> list[Allocation]:
+        """Return a job's allocations, oldest first."""
+        return self.store.read(lambda db: allocations.of_job(db, "default", job_id))[::-1]
+
+    def wanted(self, job_id: str = "web") -> list[Allocation]:
+        return [one for one in self.allocations(job_id) if one.desired_status == DesiredStatus.RUN]
+
+    def evaluation(self, eval_id: str) -> Evaluation:
+        found = self.store.read(lambda db: evaluations.find(db, eval_id))
+        assert found is not None
+        return found
+
+    def evaluations(self, status: EvalStatus, job_id: str = "web") -> list[Evaluation]:
+        found = self.store.read(lambda db: evaluations.unfinished(db, "default", job_id))
+        return [one for one in found if one.status == status]
+
+    def deployment(self, job_id: str = "web") -> Deployment:
+        found = self.store.read(lambda db: deployments.latest(db, "default", job_id))
+        assert found is not None
+        return found

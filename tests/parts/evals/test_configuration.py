@@ -1,0 +1,38 @@
+"""The scheduler's configuration: kept as it was set, refused where it could not be."""
+
+import msgspec
+import pytest
+
+from daemon.evals.configuration import configuration, configure
+from storage.errors import Malformed
+from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.store import Store
+
+
+async def test_what_was_set_is_shown_with_its_index(store: Store) -> None:
+    updated, index = await configure(store, SchedulerConfig(reject_job_registration=True))
+    shown = store.read(configuration)
+    assert (updated, shown.reject_job_registration, shown.modify_index) == (True, True, index)
+
+
+async def test_nothing_is_set_when_somebody_else_was_faster(store: Store) -> None:
+    first = store.read(configuration)
+    wanted = SchedulerConfig(scheduler_algorithm="spread")
+    _, index = await configure(store, wanted, expected=first.modify_index)
+    assert await configure(store, SchedulerConfig(), expected=first.modify_index) == (False, index)
+    assert store.read(configuration).scheduler_algorithm == "spread"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("scheduler_algorithm", "best"),
+        ("pause_eval_broker", True),
+        ("memory_oversubscription_enabled", True),
+        ("preemption_config", PreemptionConfig(batch_scheduler_enabled=True)),
+    ],
+)
+async def test_what_could_not_be_kept_is_refused(store: Store, field: str, value: object) -> None:
+    wanted = msgspec.structs.replace(SchedulerConfig(), **{field: value})
+    with pytest.raises(Malformed, match=field.partition("_")[0].capitalize()):
+        await configure(store, wanted)

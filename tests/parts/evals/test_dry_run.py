@@ -1,0 +1,136 @@
+"""A plan is what happens afterwards, and changes nothing itself."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.evals.dry_run import Outlook, dry_run
+from storage.records.evaluation import DesiredUpdates, EvalStatus
+from storage.records.group import Scaling, Update
+from storage.records.job import Job, Parameterized, Periodic
+from storage.records.scope import Constraint
+from storage.records.task import Resources
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, group, job, task
+
+ROLLING = Update(max_parallel=1, min_healthy_time=1, healthy_deadline=2, progress_deadline=3)
+NOWHERE = [Constraint(l_target="${attr.kernel.name}", r_target="plan9", operand="=")]
+
+
+def look(cluster: Cluster, wanted: Job) -> Outlook:
+    return cluster.store.read(
+        lambda db: dry_run(db, wanted, now=cluster.clock.now(), ids=cluster.ids)
+    )
+
+
+def counts(outlook: Outlook, name: str = "web") -> dict[str, int]:
+    """Return the counts of a group that are not zero."""
+    found = msgspec.structs.asdict(outlook.annotations.desired_tg_updates[name])
+    return {key: number for key, number in found.items() if number}
+
+
+async def running(cluster: Cluster, wanted: Job) -> None:
+    await cluster.register(wanted)
+    await cluster.work()
+    await cluster.run_all(healthy=True)
+    await cluster.work()
+
+
+BEFORE = job("web", group(count=2), type="service")
+CHANGES = {
+    "a new version of its task": job("web", group("web", task(env={"a": "b"}), count=2)),
+    "another priority": job("web", group(count=2), priority=70),
+    "more": job("web", group(count=4)),
+    "fewer": job("web", group(count=1)),
+    "another group": job("web", group("other", count=1)),
+    "a rolling update": job("web", group("web", task(user="x"), count=2, update=ROLLING)),
+    "a stop": job("web", group(count=2), stop=True),
+    "no place": job("web", group("web", task(user="x"), count=2), constraints=NOWHERE),
+    "another type": job("web", group(count=2), type="batch"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+async def test_what_is_planned_is_what_happens(cluster: Cluster, change: str) -> None:
+    await running(cluster, BEFORE)
+    planned = look(cluster, CHANGES[change])
+    registered = await cluster.register(CHANGES[change])
+    await cluster.work()
+    done = cluster.evaluation(registered.id)
+    assert planned.annotations == done.plan_annotations
+    assert planned.failed.keys() == (done.failed_tg_allocs or {}).keys()
+    assert len(planned.evaluations) == len(cluster.evaluations(EvalStatus.BLOCKED))
+
+
+async def test_a_plan_changes_nothing(cluster: Cluster) -> None:
+    await running(cluster, BEFORE)
+    before = contents(cluster)
+    look(cluster, CHANGES["no place"])
+    look(cluster, job("new"))
+    assert contents(cluster) == before
+
+
+def contents(cluster: Cluster) -> str:
+    """Return a digest of everything in the file."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    rows = cluster.store.read(
+        lambda db: [
+            tuple(row)
+            for table in db.all(tables, {})
+            for row in db.all(f"SELECT * FROM {table['name']}", {})  # noqa: S608
+        ]
+    )
+    assert len(rows) > 5
+    return hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+async def test_an_unchanged_job_is_left_alone_and_differs_in_nothing(cluster: Cluster) -> None:
+    await running(cluster, BEFORE)
+    planned = look(cluster, msgspec.structs.replace(BEFORE, submit_time=NOW + 5))
+    assert (planned.diff.type, counts(planned)) == ("None", {"ignore": 2})
+    assert planned.index == cluster.job().job_modify_index
+
+
+async def test_a_scaling_policy_keeps_its_number(cluster: Cluster) -> None:
+    policy = Scaling(type="horizontal", max=3, target={"Group": "web"})
+    with_number = msgspec.structs.replace(policy, id="p-1", create_index=7, modify_index=7)
+    await running(cluster, job("web", group(scaling=with_number)))
+    assert look(cluster, job("web", group(scaling=policy))).diff.type == "None"
+
+
+async def test_a_new_job_is_planned_from_nothing(cluster: Cluster) -> None:
+    planned = look(cluster, job("web", group(count=2)))
+    assert (planned.index, planned.diff.type, counts(planned)) == (0, "Added", {"place": 2})
+
+
+async def test_what_finds_no_place_says_why_and_would_wait(cluster: Cluster) -> None:
+    wide = task(resources=Resources(cpu=10, memory_mb=10**9))
+    planned = look(cluster, job("web", group("web", wide)))
+    (waiting,) = planned.evaluations
+    assert planned.failed["web"].dimension_exhausted == {"memory": 1}
+    assert (waiting.status, waiting.snapshot_index, waiting.create_index) == ("blocked", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "launch"),
+    [
+        ({"periodic": Periodic(specs=["0 0 1 1 *"])}, True),
+        ({"periodic": Periodic(specs=["0 0 1 1 *"], enabled=False)}, False),
+        ({"parameterized_job": Parameterized()}, False),
+    ],
+)
+async def test_a_job_that_launches_children_is_planned_as_one_of_them(
+    cluster: Cluster, fields: dict[str, Any], launch: bool
+) -> None:
+    planned = look(cluster, job("web", type="batch", **fields))
+    assert planned.annotations.desired_tg_updates == {"web": DesiredUpdates(place=1)}
+    assert (planned.next_launch is not None) == launch
+
+
+async def test_a_plan_counts_from_the_version_that_would_be_next(cluster: Cluster) -> None:
+    await running(cluster, BEFORE)
+    await running(cluster, CHANGES["more"])
+    planned = look(cluster, BEFORE)
+    assert counts(planned) == {"in_place_update": 2, "stop": 2}

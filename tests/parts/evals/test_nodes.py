@@ -1,0 +1,137 @@
+"""Nodes by hand: looked at, closed for new work, emptied."""
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility, watch_drains
+from storage.errors import Refused
+from storage.queries import nodes
+from storage.records.base import HOUR
+from storage.records.evaluation import Trigger
+from storage.records.job import Job
+from storage.records.node import DrainSpec, Node
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, group, job
+
+
+def the_node(store: Store) -> Node:
+    (found,) = store.read(nodes.every)
+    return found
+
+
+async def closed(cluster: Cluster, wanted: str = "ineligible") -> Changed:
+    node = the_node(cluster.store)
+    return await set_eligibility(cluster.store, node.id, wanted, cluster.ids, now=NOW)
+
+
+async def drained(
+    cluster: Cluster,
+    spec: DrainSpec | None,
+    *,
+    mark_eligible: bool = False,
+    meta: Mapping[str, str] | None = None,
+) -> Changed:
+    return await drain_node(
+        cluster.store,
+        the_node(cluster.store).id,
+        spec,
+        cluster.ids,
+        mark_eligible=mark_eligible,
+        meta=dict(meta) if meta else None,
+        accessor="someone",
+        now=NOW,
+    )
+
+
+async def run(cluster: Cluster, wanted: Job) -> None:
+    await cluster.register(wanted)
+    await cluster.work()
+
+
+async def test_a_node_that_is_looked_at_has_its_jobs_evaluated(cluster: Cluster) -> None:
+    await run(cluster, job("web"))
+    await cluster.register(job("idle", group("web", count=0)))
+    done = await evaluate_node(cluster.store, the_node(cluster.store).id, cluster.ids, now=NOW)
+    (made,) = done.eval_ids
+    evaluation = cluster.evaluation(made)
+    assert (evaluation.job_id, evaluation.triggered_by) == ("web", Trigger.NODE_UPDATE)
+    assert evaluation.node_id == done.node.id
+
+
+async def test_a_closed_node_takes_no_new_work_until_it_is_opened(cluster: Cluster) -> None:
+    await closed(cluster)
+    await run(cluster, job("web"))
+    assert cluster.allocations() == []
+    await closed(cluster, "eligible")
+    await cluster.work()
+    assert len(cluster.allocations()) == 1
+
+
+async def test_closing_a_closed_node_changes_nothing(cluster: Cluster) -> None:
+    first = await closed(cluster)
+    assert (await closed(cluster)).node == first.node
+
+
+async def test_only_two_words_say_whether_a_node_is_open(cluster: Cluster) -> None:
+    with pytest.raises(Refused, match='invalid scheduling eligibility "maybe"'):
+        await closed(cluster, "maybe")
+
+
+async def test_a_node_that_is_not_there_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(Refused, match="node not found"):
+        await evaluate_node(cluster.store, "nobody", cluster.ids, now=NOW)
+
+
+async def test_a_drained_node_lets_everything_go(cluster: Cluster) -> None:
+    await run(cluster, job("web"))
+    done = await drained(cluster, DrainSpec(deadline=HOUR), meta={"why": "upgrade"})
+    await cluster.work()
+    (one,) = cluster.allocations()
+    assert one.desired_status == "stop"
+    assert (done.node.drain, done.node.scheduling_eligibility) == (True, "ineligible")
+    last = done.node.last_drain
+    assert last is not None
+    assert (last.status, last.accessor_id, last.meta) == ("draining", "someone", {"why": "upgrade"})
+
+
+async def test_a_drain_may_spare_what_runs_on_every_node(cluster: Cluster) -> None:
+    await run(cluster, job("agent", type="system"))
+    await drained(cluster, DrainSpec(ignore_system_jobs=True))
+    await cluster.work()
+    assert [one.desired_status for one in cluster.allocations("agent")] == ["run"]
+
+
+async def test_a_drain_is_complete_when_the_node_is_empty(cluster: Cluster) -> None:
+    await run(cluster, job("web"))
+    await drained(cluster, DrainSpec())
+    await cluster.work()
+    async with trio.open_nursery() as watching:
+        watching.start_soon(watch_drains, cluster.store, cluster.clock)
+        await trio.testing.wait_all_tasks_blocked()
+        assert the_node(cluster.store).drain
+        with cluster.store.watch("nodes/") as change:
+            await cluster.run_all()
+            await change.wait()
+        watching.cancel_scope.cancel()
+    node = the_node(cluster.store)
+    assert node.last_drain is not None
+    assert (node.drain, node.drain_strategy, node.last_drain.status) == (False, None, "complete")
+    assert node.scheduling_eligibility == "ineligible"
+
+
+async def test_a_drain_can_be_called_off(cluster: Cluster) -> None:
+    await drained(cluster, DrainSpec())
+    done = await drained(cluster, None, mark_eligible=True)
+    assert done.node.ready
+    assert done.node.last_drain is not None
+    assert done.node.last_drain.status == "canceled"
+
+
+async def test_a_node_that_is_drained_is_not_opened_in_passing(cluster: Cluster) -> None:
+    await drained(cluster, DrainSpec())
+    with pytest.raises(Refused, match="draining"):
+        await closed(cluster, "eligible")

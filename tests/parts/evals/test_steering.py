@@ -1,0 +1,288 @@
+"""Deployments by hand: promote, fail, pause, tell the health; and the watcher that goes on."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+import trio
+
+from daemon.evals import steering
+from daemon.evals.deployments import watch_deployments
+from storage.errors import Refused
+from storage.queries import deployments
+from storage.records.allocation import Allocation, ClientStatus
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment, DeploymentStatus
+from storage.records.group import Update
+from storage.records.job import Job
+from storage.records.times import nanoseconds
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, group, job, task
+from tests.unit.scheduler.world import ROLLING
+
+
+def web(command: str, update: Update = ROLLING, count: int = 2) -> Job:
+    return job("web", group("web", task(config={"command": command}), count=count, update=update))
+
+
+def with_(**fields: object) -> Update:
+    return msgspec.structs.replace(ROLLING, **fields)
+
+
+@asynccontextmanager
+async def watched(cluster: Cluster) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch_deployments, cluster.store, cluster.clock, cluster.ids)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def until(cluster: Cluster, condition: Callable[[Deployment], bool]) -> Deployment:
+    """Process evaluations until the newest deployment is as wanted."""
+    with trio.fail_after(20):
+        while True:
+            with cluster.store.watch("deployments/", "evaluations/") as change:
+                await cluster.work()
+                if condition(found := cluster.deployment()):
+                    return found
+                await change.wait()
+
+
+def is_(status: DeploymentStatus) -> Callable[[Deployment], bool]:
+    return lambda deployment: deployment.status == status
+
+
+async def succeed(cluster: Cluster, wanted: Job) -> None:
+    """Bring a version of a job up well."""
+    await cluster.register(wanted)
+    await cluster.work()
+    while cluster.deployment().active:
+        before = cluster.deployment()
+        await cluster.run_all(healthy=True)
+        await until(cluster, lambda found, before=before: found != before)  # type: ignore[misc]
+
+
+@pytest.fixture
+async def canary(cluster: Cluster) -> AsyncIterator[Cluster]:
+    """Return a cluster with a job of which a canary of version 1 is placed."""
+    async with watched(cluster):
+        await succeed(cluster, web("/bin/one"))
+        await cluster.register(web("/bin/two", with_(canary=1)))
+        await cluster.work()
+        yield cluster
+
+
+def newest(cluster: Cluster) -> list[Allocation]:
+    return [one for one in cluster.wanted() if one.job_version == cluster.job().version]
+
+
+async def promote(cluster: Cluster, *groups: str) -> steering.Steered:
+    chosen = groups or None
+    return await steering.promote(
+        cluster.store, cluster.deployment().id, chosen, now=cluster.clock.now(), eval_id="e-hand"
+    )
+
+
+async def test_canaries_that_are_healthy_are_promoted_and_the_rest_follows(
+    canary: Cluster,
+) -> None:
+    await canary.run_all(healthy=True)
+    waiting = await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
+    assert waiting.status_description == "Deployment is running but requires manual promotion"
+    (one,) = newest(canary)
+    assert one.health is not None
+    assert one.health.canary
+    done = await promote(canary)
+    assert done.eval_id == "e-hand"
+    assert canary.evaluation("e-hand").triggered_by == "deployment-watcher"
+    assert canary.deployment().status_description == "Deployment is running"
+    await canary.work()
+    for _ in range(2):
+        await canary.run_all(healthy=True)
+        await canary.work()
+    await until(canary, is_(DeploymentStatus.SUCCESSFUL))
+    assert [one.job_version for one in canary.wanted()] == [1, 1]
+    assert not any(one.health.canary for one in canary.wanted() if one.health)
+    assert canary.job().stable
+
+
+async def test_canaries_that_are_not_healthy_are_not_promoted(canary: Cluster) -> None:
+    with pytest.raises(Refused) as caught:
+        await promote(canary)
+    assert str(caught.value) == (
+        '1 error occurred:\n\t* Task group "web" has 0/1 healthy allocations\n\n'
+    )
+    assert not canary.deployment().task_groups["web"].promoted
+
+
+async def test_a_promotion_of_other_groups_promotes_nothing(canary: Cluster) -> None:
+    await canary.run_all(healthy=True)
+    await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
+    done = await promote(canary, "nope")
+    assert done.eval_id == "e-hand"
+    await canary.work()
+    found = canary.deployment()
+    assert (found.task_groups["web"].promoted, len(newest(canary))) == (False, 1)
+    assert found.status_description == "Deployment is running but requires manual promotion"
+
+
+async def test_a_promotion_starts_the_time_for_progress_anew(canary: Cluster) -> None:
+    await canary.run_all(healthy=True)
+    await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
+    canary.wait(3600)
+    await promote(canary)
+    by = nanoseconds(canary.deployment().task_groups["web"].require_progress_by)
+    assert by == canary.clock.now() + 20 * SECOND
+
+
+async def fail(cluster: Cluster) -> steering.Steered:
+    return await steering.fail(
+        cluster.store, cluster.deployment().id, now=cluster.clock.now(), eval_id="e-hand"
+    )
+
+
+@pytest.mark.parametrize(
+    ("auto_revert", "second", "told", "versions"),
+    [
+        (False, "/bin/two", "Deployment marked as failed", 2),
+        (True, "/bin/two", "Deployment marked as failed - rolling back to job version 0", 3),
+    ],
+)
+async def test_a_deployment_that_is_failed_goes_back_if_that_is_wished(
+    cluster: Cluster, auto_revert: bool, second: str, told: str, versions: int
+) -> None:
+    update = with_(auto_revert=auto_revert)
+    async with watched(cluster):
+        await succeed(cluster, web("/bin/one", update))
+        await cluster.register(web(second, update))
+        await cluster.work()
+        done = await fail(cluster)
+    failed = cluster.deployment()
+    assert (failed.status, failed.status_description) == (DeploymentStatus.FAILED, told)
+    assert done.reverted_version == (0 if auto_revert else None)
+    assert cluster.job().version == versions - 1
+
+
+async def test_going_back_needs_a_version_that_worked(cluster: Cluster) -> None:
+    await cluster.register(web("/bin/one", with_(auto_revert=True)))
+    await cluster.work()
+    await fail(cluster)
+    assert cluster.deployment().status_description == (
+        "Deployment marked as failed - no stable job version to auto revert to"
+    )
+
+
+async def pause(cluster: Cluster, *, paused: bool) -> steering.Steered:
+    return await steering.pause(
+        cluster.store,
+        cluster.deployment().id,
+        paused=paused,
+        now=cluster.clock.now(),
+        eval_id="e-hand",
+    )
+
+
+async def test_a_paused_deployment_places_nothing_until_it_goes_on(cluster: Cluster) -> None:
+    async with watched(cluster):
+        await succeed(cluster, web("/bin/one"))
+        await cluster.register(web("/bin/two"))
+        await cluster.work()
+        assert (await pause(cluster, paused=True)).eval_id == ""
+        assert cluster.deployment().status_description == "Deployment is paused"
+        await cluster.run_all(healthy=True)
+        await until(cluster, lambda found: found.task_groups["web"].healthy_allocs == 1)
+        assert len(newest(cluster)) == 1
+        cluster.wait(3600)  # much longer than the time for progress
+        assert (await pause(cluster, paused=False)).eval_id == "e-hand"
+        await cluster.work()
+        assert len(newest(cluster)) == 2
+        assert cluster.deployment().status == DeploymentStatus.RUNNING
+
+
+async def set_health(cluster: Cluster, **health: bool) -> steering.Steered:
+    named = {one.id: health["healthy"] for one in cluster.wanted()} if health else {}
+    return await steering.set_health(
+        cluster.store, cluster.deployment().id, named, now=NOW, eval_id="e-hand"
+    )
+
+
+async def test_health_that_a_person_tells_moves_a_deployment_on(cluster: Cluster) -> None:
+    async with watched(cluster):
+        await cluster.register(web("/bin/one", with_(health_check="manual")))
+        await cluster.work()
+        await cluster.run_all()
+        await set_health(cluster, healthy=True)
+        assert cluster.deployment().task_groups["web"].healthy_allocs == 2
+        await until(cluster, is_(DeploymentStatus.SUCCESSFUL))
+
+
+async def test_ill_health_that_a_person_tells_fails_a_deployment(cluster: Cluster) -> None:
+    async with watched(cluster):
+        await cluster.register(web("/bin/one", with_(health_check="manual")))
+        await cluster.work()
+        await set_health(cluster, healthy=False)
+        failed = await until(cluster, is_(DeploymentStatus.FAILED))
+    assert failed.status_description == "Failed due to unhealthy allocations"
+
+
+async def test_health_is_told_of_allocations_of_the_deployment_only(cluster: Cluster) -> None:
+    await cluster.register(web("/bin/one"))
+    await cluster.work()
+    found, store = cluster.deployment().id, cluster.store
+    with pytest.raises(Refused, match='unknown alloc "x"'):
+        await steering.set_health(store, found, {"x": True}, now=NOW, eval_id="e")
+    (first, _) = cluster.wanted()
+    await cluster.register(job("other"))
+    await cluster.work()
+    (other,) = cluster.wanted("other")
+    with pytest.raises(Refused, match=f'alloc "{other.id}" is not part of deployment "{found}"'):
+        await steering.set_health(
+            store, found, {first.id: True, other.id: True}, now=NOW, eval_id="e"
+        )
+    assert cluster.wanted()[0].health is None  # all or nothing
+
+
+Hand = Callable[[Store, str], Awaitable[object]]
+HANDS: dict[str, Hand] = {
+    "can't promote terminal deployment": lambda store, found: steering.promote(
+        store, found, None, now=NOW, eval_id="e"
+    ),
+    "can't fail terminal deployment": lambda store, found: steering.fail(
+        store, found, now=NOW, eval_id="e"
+    ),
+    "can't pause terminal deployment": lambda store, found: steering.pause(
+        store, found, paused=True, now=NOW, eval_id="e"
+    ),
+    "can't resume terminal deployment": lambda store, found: steering.pause(
+        store, found, paused=False, now=NOW, eval_id="e"
+    ),
+    "can't unblock terminal deployment": steering.unblock,
+    "can't set health of allocations for a terminal deployment": (
+        lambda store, found: steering.set_health(store, found, {"x": True}, now=NOW, eval_id="e")
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "hand"), HANDS.items())
+async def test_what_has_ended_is_steered_no_more(cluster: Cluster, text: str, hand: Hand) -> None:
+    await cluster.register(web("/bin/one"))
+    await cluster.work()
+    ended = msgspec.structs.replace(cluster.deployment(), status=DeploymentStatus.CANCELLED)
+    await cluster.store.write(lambda tx: deployments.put(tx, ended, NOW))
+    with pytest.raises(Refused, match=text):
+        await hand(cluster.store, ended.id)
+    with pytest.raises(Refused, match="deployment not found"):
+        await hand(cluster.store, "nowhere")
+
+
+async def test_a_deployment_that_comes_up_too_slowly_fails(cluster: Cluster) -> None:
+    async with watched(cluster):
+        await cluster.register(web("/bin/one"))
+        await cluster.work()
+        cluster.wait(21)
+        (first, _) = cluster.wanted()
+        await cluster.report(first, ClientStatus.RUNNING)  # anything that happens is a look
+        failed = await until(cluster, is_(DeploymentStatus.FAILED))
+    assert failed.status_description == "Failed due to progress deadline"

@@ -1,0 +1,205 @@
+"""The worker: what it takes next, and what it does when it goes wrong."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.evals import worker
+from storage.queries import evaluations, jobs
+from storage.records.allocation import ClientStatus
+from storage.records.base import HOUR, SECOND
+from storage.records.evaluation import EvalStatus
+from storage.records.job import Job
+from storage.records.node import NodeMemory
+from storage.records.task import Network, Port, Resources
+from storage.records.times import rfc3339
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, evaluation, group, job, task
+from tests.unit.scheduler.world import node, resources
+
+
+@asynccontextmanager
+async def at_work(cluster: Cluster) -> AsyncIterator[None]:
+    async with worker.open_evals(cluster.store, cluster.clock, cluster.ids, 90 * 24 * HOUR):
+        yield
+
+
+async def completed(cluster: Cluster, eval_id: str) -> None:
+    while True:
+        with cluster.store.watch(f"evaluations/{eval_id}") as change:
+            if cluster.evaluation(eval_id).status != EvalStatus.PENDING:
+                return
+            await change.wait()
+
+
+async def test_the_most_urgent_comes_first_and_then_the_oldest(cluster: Cluster) -> None:
+    made = [
+        (await cluster.register(job(name, priority=priority))).id
+        for name, priority in (("a", 50), ("b", 80), ("c", 50), ("d", 20))
+    ]
+    assert await cluster.work() == [made[1], made[0], made[2], made[3]]
+
+
+async def test_what_waits_for_its_time_is_not_taken_before(cluster: Cluster) -> None:
+    await cluster.register(job("web"))
+    await cluster.work()
+    later = evaluation(cluster.job(), "later", wait_until=rfc3339(NOW + 5 * SECOND))
+    await cluster.store.write(lambda tx: evaluations.put(tx, later, NOW))
+    assert cluster.next() is None
+    cluster.wait(5)
+    assert await cluster.work() == ["later"]
+
+
+def large(name: str, megabytes: int, **fields: Any) -> Job:
+    wanting = task(resources=Resources(cpu=10, memory_mb=megabytes))
+    return job(name, group("web", wanting), **fields)
+
+
+@pytest.fixture
+async def narrow(cluster: Cluster) -> Cluster:
+    """Return a cluster whose node has 100 MB."""
+    await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
+    return cluster
+
+
+async def test_what_waits_for_room_is_taken_when_enough_has_been_freed(narrow: Cluster) -> None:
+    await narrow.register(large("small", 40))
+    await narrow.register(large("other", 40))
+    await narrow.work()
+    await narrow.register(large("web", 60))
+    await narrow.work()
+    (blocked,) = narrow.evaluations(EvalStatus.BLOCKED)
+    assert narrow.next() is None
+    (first,) = narrow.allocations("small")
+    await narrow.report(first, ClientStatus.COMPLETE)
+    assert (await narrow.work())[0] == blocked.id
+    assert len(narrow.wanted()) == 1
+
+
+async def test_room_that_is_too_small_wakes_nobody(narrow: Cluster) -> None:
+    await narrow.register(large("small", 20))
+    await narrow.register(large("other", 80))
+    await narrow.work()
+    await narrow.register(large("web", 60))
+    await narrow.work()
+    (first,) = narrow.allocations("small")
+    await narrow.report(first, ClientStatus.COMPLETE)
+    assert await narrow.work() == []
+
+
+async def test_of_those_that_wait_for_room_the_most_urgent_gets_it(narrow: Cluster) -> None:
+    await narrow.register(large("holder", 90))
+    await narrow.work()
+    await narrow.register(large("low", 60, priority=20))
+    await narrow.register(large("high", 60, priority=80))
+    await narrow.work()
+    (first,) = narrow.allocations("holder")
+    await narrow.report(first, ClientStatus.COMPLETE)
+    await narrow.work()
+    assert (len(narrow.wanted("high")), len(narrow.wanted("low"))) == (1, 0)
+
+
+async def test_a_change_of_the_nodes_wakes_what_no_room_helps(cluster: Cluster) -> None:
+    await cluster.register(job("web", datacenters=["dc2"]))
+    await cluster.work()
+    assert await cluster.work() == []
+    await cluster.join(node("node-2", datacenter="dc2"))
+    await cluster.work()
+    (placed,) = cluster.wanted()
+    assert placed.node_id == "id-of-node-2"
+
+
+async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(worker, "schedule", broken)
+    made = await cluster.register(job("web"))
+    await cluster.work()
+    failed = cluster.evaluation(made.id)
+    assert failed.status == EvalStatus.FAILED
+    assert failed.status_description == "the scheduler failed: ZeroDivisionError: by nothing"
+    assert made.id in caplog.text
+
+
+async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> None:
+    async with at_work(cluster):
+        await trio.testing.wait_all_tasks_blocked()
+        made = await cluster.register(job("web"))
+        with trio.fail_after(10):
+            await completed(cluster, made.id)
+    assert len(cluster.wanted()) == 1
+
+
+async def test_what_was_left_over_is_done_after_a_start(cluster: Cluster) -> None:
+    made = await cluster.register(job("web"))
+    async with at_work(cluster):
+        with trio.fail_after(10):
+            await completed(cluster, made.id)
+    assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
+
+
+async def test_a_plan_that_came_too_late_is_made_again(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await cluster.register(job("web"))
+    seen = cluster.store.read(lambda db: worker.load(db, made))
+
+    def another(tx: Transaction) -> None:
+        jobs.append_version(tx, job("web", group("web", count=2)))
+
+    await cluster.store.write(another)
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "load", lambda *_: seen)
+        await worker.process(cluster.store, [made], cluster.clock, cluster.ids)
+    assert cluster.evaluation(made.id).status == EvalStatus.PENDING
+    await cluster.work()
+    assert len(cluster.wanted()) == 2
+
+
+async def test_of_each_job_one_evaluation_is_looked_at_at_a_time(cluster: Cluster) -> None:
+    first = await cluster.register(job("web"))
+    await cluster.register(job("web", group("web", count=2)))
+    other = await cluster.register(job("other"))
+    chosen = cluster.store.read(lambda db: worker.next_evaluations(db, now=NOW))
+    assert [one.id for one in chosen] == [first.id, other.id]
+
+
+async def test_plans_that_are_made_together_share_the_room(narrow: Cluster) -> None:
+    made = [await narrow.register(large(name, 60)) for name in ("a", "b")]
+    await worker.process(narrow.store, made, narrow.clock, narrow.ids)
+    assert (len(narrow.wanted("a")), len(narrow.wanted("b"))) == (1, 0)
+    (blocked,) = narrow.evaluations(EvalStatus.BLOCKED, "b")
+    assert blocked.previous_eval == made[1].id
+
+
+async def test_plans_that_are_made_together_take_different_ports(cluster: Cluster) -> None:
+    network = Network(mode="host", dynamic_ports=[Port(label="http")])
+    made = [
+        await cluster.register(job(name, group("web", networks=[network])))
+        for name in ("a", "b", "c")
+    ]
+    await worker.process(cluster.store, made, cluster.clock, cluster.ids)
+    held = [one.placement.resources.ports for name in "abc" for one in cluster.wanted(name)]
+    assert len(held) == len(set.union(*held)) == 3
+
+
+async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [await cluster.register(job(name)) for name in ("late", "other")]
+    store, decide = cluster.store, worker._decide_all
+    decisions = store.read(lambda db: decide(db, chosen=made, now=NOW, ids=cluster.ids))
+    await store.write(lambda tx: jobs.append_version(tx, job("late", group("web", count=2))))
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "_decide_all", lambda *_, **__: decisions)
+        await worker.process(store, made, cluster.clock, cluster.ids)
+    assert cluster.evaluation(made[0].id).status == EvalStatus.PENDING
+    assert cluster.evaluation(made[1].id).status == EvalStatus.COMPLETE

@@ -1,0 +1,167 @@
+"""The daemon's own access tokens: kept, renewed, and got in each of the ways there are."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from storage.errors import Refused
+from tests.parts.identity.conftest import APPLICATION, Clock, Cloud, Login
+
+TOKENS = "oauth2/v2.0/token"
+
+
+async def test_a_warm_login_of_a_machine_costs_one_request(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint_machine()
+    await login.log_in_machine(jwt)
+    cloud.fake.log.clear()
+    await login.log_in_machine(jwt)
+    assert cloud.asked() == cloud.asked("resource_manager")
+    assert len(cloud.asked()) == 1
+
+
+async def test_machines_that_come_together_share_one_access_token(
+    login: Login, cloud: Cloud
+) -> None:
+    jwt = cloud.mint_machine()
+    async with trio.open_nursery() as nursery:
+        for _ in range(10):
+            nursery.start_soon(login.log_in_machine, jwt)
+    assert len(cloud.asked("directory", TOKENS)) == 1
+
+
+async def test_an_access_token_is_kept_until_five_minutes_before_its_end(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    jwt = cloud.mint_machine()
+    await login.log_in_machine(jwt)
+    clock.advance(3599 - 301)
+    await login.log_in_machine(jwt)
+    assert len(cloud.asked("directory", TOKENS)) == 1
+    clock.advance(5)
+    await login.log_in_machine(jwt)
+    assert len(cloud.asked("directory", TOKENS)) == 2
+
+
+async def test_a_token_in_use_is_renewed_before_its_end(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in_machine(cloud.mint_machine())
+    credentials = login.methods.credentials
+    clock.advance(3599 - 700)
+    await credentials.renew_due()
+    assert len(cloud.asked("directory", TOKENS)) == 1
+    assert credentials.ages()["cloudid/"] > 2800
+    clock.advance(200)
+    await credentials.renew_due()
+    assert len(cloud.asked("directory", TOKENS)) == 2
+    assert credentials.ages()["cloudid/"] < 100
+
+
+async def test_a_renewal_that_fails_is_tried_again_after_growing_pauses(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    jwt = cloud.mint_machine()
+    await login.log_in_machine(jwt)
+    clock.advance(3599 - 590)
+    cloud.fail(service="directory", path=TOKENS, status=503)
+    credentials = login.methods.credentials
+    for _ in range(3):
+        await credentials.renew_due()
+    assert len(cloud.asked("directory", TOKENS)) == 2
+    await login.log_in_machine(jwt)
+    clock.advance(31)
+    await credentials.renew_due()
+    assert len(cloud.asked("directory", TOKENS)) == 3
+
+
+async def test_a_renewal_that_is_slow_holds_up_no_other(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    credentials = login.methods.credentials
+    client = login.methods._login.client(login.mount)
+    other = msgspec.structs.replace(login.mount, accessor="other", path="other/")
+    for mount in (login.mount, other):
+        one = msgspec.structs.replace(client, mount=mount)
+        await credentials.access_token(one, "https://management.azure.com/")
+    clock.advance(3599 - 590)
+    cloud.fail(service="directory", path=TOKENS, times=1, delay_s=1000)
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(credentials.renew_due)
+            while min(credentials.ages().values()) > 1000:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            nursery.cancel_scope.cancel()
+    assert sorted(age > 1000 for age in credentials.ages().values()) == [False, True]
+
+
+async def test_a_token_that_nobody_uses_is_let_go(login: Login, cloud: Cloud, clock: Clock) -> None:
+    cloud.fake.world["access_token_ttl"] = 86_400
+    await login.log_in_machine(cloud.mint_machine())
+    clock.advance(4 * 3600)
+    await login.methods.credentials.renew_due()
+    assert login.methods.credentials.ages() == {}
+
+
+async def test_another_secret_asks_for_another_token(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint_machine()
+    await login.log_in_machine(jwt)
+    await login.configure(client_secret="wrong")
+    with pytest.raises(Refused) as raised:
+        await login.log_in_machine(jwt)
+    assert "ClientSecretCredential authentication failed." in str(raised.value)
+    assert "AADSTS7000215" in str(raised.value)
+    assert "wrong" not in str(raised.value)
+
+
+async def test_without_a_secret_the_machine_itself_is_asked(login: Login, cloud: Cloud) -> None:
+    await login.configure(client_id="", client_secret="")
+    await login.log_in_machine(cloud.mint_machine())
+    assert cloud.asked("metadata") == ["/metadata/identity/oauth2/token"]
+    assert cloud.asked("directory", TOKENS) == []
+
+
+async def test_a_client_that_no_machine_has_is_no_obstacle(login: Login, cloud: Cloud) -> None:
+    await login.configure(client_secret="")
+    await login.log_in_machine(cloud.mint_machine())
+    assert len(cloud.asked("metadata")) == 2
+
+
+async def test_a_token_that_the_platform_wrote_is_exchanged(
+    login: Login, cloud: Cloud, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("an assertion\n")
+    await login.configure(client_secret="", token_file=str(file))
+    with pytest.raises(Refused, match="AADSTS50027"):
+        await login.log_in_machine(cloud.mint_machine())
+    (sent,) = [one["body"] for one in cloud.fake.log if one["path"].endswith(TOKENS)]
+    assert sent["client_assertion"] == "an assertion"
+    assert sent["client_id"] == APPLICATION
+
+
+async def test_a_token_file_that_is_not_there_is_named(
+    login: Login, cloud: Cloud, tmp_path: Path
+) -> None:
+    await login.configure(client_secret="", token_file=str(tmp_path / "nothing"))
+    with pytest.raises(Refused, match="nothing cannot be read"):
+        await login.log_in_machine(cloud.mint_machine())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("", "nonsense", [], {"access_token": 5}),
+        {"access_token": "a", "expires_in": -1},
+        {"access_token": "a", "expires_in": "9" * 5000},
+        {"access_token": "a", "expires_in": "\u0663"},
+        {"access_token": "a\r\nX: y"},
+        {"access_token": "\xe9"},
+    ],
+)
+async def test_an_answer_without_a_token_is_told(login: Login, cloud: Cloud, body: object) -> None:
+    cloud.fail(service="directory", path=TOKENS, status=200, body=body)
+    with pytest.raises(Refused, match="the answer holds no token"):
+        await login.log_in_machine(cloud.mint_machine())

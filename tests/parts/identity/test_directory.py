@@ -1,0 +1,209 @@
+"""Keys of a directory: fetched as rarely as possible, and believed no longer than right."""
+
+import pytest
+import trio
+
+from storage.errors import Refused
+from storage.records.base import HOUR, SECOND
+from tests.fakes.fakecloud import SigningKey
+from tests.parts.identity.conftest import Clock, Cloud, Login
+
+DAY = 24 * HOUR // SECOND
+
+
+async def test_keys_are_fetched_once_and_kept(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint()
+    for _ in range(3):
+        await login.log_in(jwt)
+    assert [path.rpartition("/")[2] for path in cloud.asked("directory")] == [
+        "openid-configuration",
+        "keys",
+    ]
+
+
+async def test_logins_that_come_together_share_one_fetch(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint()
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(login.log_in, jwt)
+    assert len(cloud.asked("directory")) == 2
+
+
+async def test_a_new_key_is_fetched_when_a_token_names_it(login: Login, cloud: Cloud) -> None:
+    await login.log_in(cloud.mint())
+    for _ in range(3):
+        rotate(cloud, keep_old=True)
+        await login.log_in(cloud.mint())
+    assert len(cloud.asked("directory", "keys")) == 4
+
+
+def rotate(cloud: Cloud, *, keep_old: bool) -> None:
+    new = SigningKey.new()
+    if keep_old:
+        cloud.fake.keys.append(new)
+    else:
+        cloud.fake.retired.extend(cloud.fake.keys)
+        cloud.fake.keys = [new]
+
+
+async def test_a_flood_of_forged_tokens_causes_one_fetch(login: Login, cloud: Cloud) -> None:
+    await login.log_in(cloud.mint())
+    before = len(cloud.asked("directory"))
+    forged = [cloud.mint(key="rogue", header={"kid": f"k{at}"}) for at in range(30)]
+    forged += [cloud.mint(key="rogue", header={"kid": None}) for _ in range(5)]
+    refused = []
+
+    async def attempt(jwt: str) -> None:
+        try:
+            await login.log_in(jwt)
+        except Refused as error:
+            refused.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for jwt in forged:
+            nursery.start_soon(attempt, jwt)
+    await attempt(forged[0])
+    assert set(refused) == {"failed to verify signature: failed to verify id token signature"}
+    assert len(refused) == 36
+    assert len(cloud.asked("directory")) - before == 2
+
+
+async def test_forged_tokens_do_not_knock_at_a_directory_that_is_away(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    cloud.fail(service="directory", close=True)
+    before = len(cloud.asked("directory"))
+    for _ in range(5):
+        with pytest.raises(Refused):
+            await login.log_in(cloud.mint(key="rogue"))
+    assert len(cloud.asked("directory")) - before == 1
+    await login.log_in(cloud.mint())
+    cloud.heal()
+    rotate(cloud, keep_old=True)
+    clock.advance(31)
+    await login.log_in(cloud.mint())
+
+
+async def test_after_the_pause_an_unknown_key_is_looked_for_again(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    with pytest.raises(Refused):
+        await login.log_in(cloud.mint(key="rogue"))
+    rotate(cloud, keep_old=True)
+    with pytest.raises(Refused):
+        await login.log_in(cloud.mint())
+    clock.advance(31)
+    await login.log_in(cloud.mint())
+
+
+async def test_logins_outlast_an_outage_of_the_directory(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    cloud.fail(service="directory", status=503)
+    clock.advance(6 * DAY)
+    late = {"iat": 6 * DAY, "nbf": 6 * DAY, "exp": 8 * DAY}
+    await login.log_in(cloud.mint(offsets=late))
+    clock.advance(2 * DAY)
+    with pytest.raises(Refused, match="503"):
+        await login.log_in(cloud.mint(offsets={"nbf": 0, "exp": 9 * DAY}))
+
+
+async def test_an_answer_without_keys_does_not_replace_those_that_are_known(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    cloud.fail(service="directory", path="discovery/keys", status=200, body={"keys": []})
+    clock.advance(DAY / 2)
+    await login.methods.directories.renew_due()
+    assert len(cloud.asked("directory")) == 4
+    await login.log_in(cloud.mint())
+
+
+async def test_keys_in_use_are_renewed_before_they_are_old(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    directories = login.methods.directories
+    await directories.renew_due()
+    assert len(cloud.asked("directory")) == 2
+    clock.advance(DAY / 2)
+    await directories.renew_due()
+    assert len(cloud.asked("directory")) == 4
+
+
+async def test_a_renewal_that_fails_is_tried_again_later(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.log_in(cloud.mint())
+    clock.advance(DAY / 2)
+    cloud.fail(service="directory", close=True)
+    directories = login.methods.directories
+    for _ in range(3):
+        await directories.renew_due()
+    assert len(cloud.asked("directory")) == 3
+    clock.advance(61)
+    await directories.renew_due()
+    assert len(cloud.asked("directory")) == 4
+    cloud.heal()
+    await login.log_in(cloud.mint(offsets={"exp": DAY}))
+
+
+async def test_a_key_that_is_gone_is_not_accepted(login: Login, cloud: Cloud) -> None:
+    old = cloud.mint()
+    await login.log_in(old)
+    rotate(cloud, keep_old=False)
+    await login.log_in(cloud.mint())
+    with pytest.raises(Refused, match="signature"):
+        await login.log_in(old)
+
+
+async def test_a_new_configuration_asks_the_directory_anew(login: Login, cloud: Cloud) -> None:
+    await login.log_in(cloud.mint())
+    await login.configure()
+    await login.log_in(cloud.mint())
+    assert len(cloud.asked("directory")) == 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ({"path": "openid", "status": 500, "body": "oops"}, "500 Internal Server Error: oops"),
+        (
+            {"path": "openid", "status": 200, "body": "not json"},
+            "unable to unmarshal discovery url",
+        ),
+        ({"path": "openid", "status": 200, "body": []}, "unable to unmarshal discovery url"),
+        ({"path": "openid", "close": True}, 'Get "http://'),
+        ({"path": "openid", "truncate": 20}, 'Get "http://'),
+        (
+            {"path": "openid", "status": 302, "headers": {"Location": "http://127.0.0.1:1/"}},
+            "302 Found",
+        ),
+        (
+            {"path": "keys", "status": 500, "body": "oops"},
+            "failed to verify signature: fetching keys oidc: get keys failed: "
+            "500 Internal Server Error oops",
+        ),
+        ({"path": "keys", "status": 200, "body": {"keys": 5}}, "get keys failed"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_is_told_and_not_kept(
+    login: Login, cloud: Cloud, fault: dict[str, object], text: str
+) -> None:
+    cloud.fail(service="directory", times=1, **fault)
+    with pytest.raises(Refused) as raised:
+        await login.log_in(cloud.mint())
+    assert text in str(raised.value)
+    cloud.heal()
+    await login.log_in(cloud.mint())
+
+
+async def test_keys_that_are_none_are_fetched_again_at_once(login: Login, cloud: Cloud) -> None:
+    cloud.fail(
+        service="directory", path="keys", times=1, status=200, body={"keys": [{"kty": "RSA"}]}
+    )
+    await login.log_in(cloud.mint())
+    assert len(cloud.asked("directory", "keys")) == 2

@@ -1,0 +1,240 @@
+"""Our own signatures: they can be checked by others, and keys come and go with overlap."""
+
+import base64
+from collections.abc import Iterator
+
+import jwt
+import msgspec
+import pytest
+
+from daemon.acl.seal import Seal
+from daemon.identity import keypair
+from daemon.identity.issuer import (
+    LONGEST_TTL,
+    PUBLISHED_BEFORE,
+    ROTATION,
+    Issuer,
+    is_due,
+    open_issuer,
+    outdated,
+    signer,
+)
+from daemon.identity.signatures import BadToken
+from storage.errors import UnknownToken, Unsealable
+from storage.queries import allocations, jobs, signing
+from storage.records.base import SECOND
+from storage.records.signing import PublicKey, SigningKey
+from storage.records.workload import AUDIENCE
+from storage.store import Store
+from storage.writer import Transaction
+from tests.samples import NOW, job
+from tests.unit.runner.placements import placed
+
+SEAL = Seal({1: bytes(32)})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+def numbers() -> Iterator[str]:
+    yield from (f"key-{number}" for number in range(1, 100))
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def issuer(store: Store, clock: Clock) -> Issuer:
+    made = Issuer(store, SEAL, clock, numbers())
+    await made.tend()
+    return made
+
+
+def key_ids(issuer: Issuer) -> list[str]:
+    return [key.kid for key in issuer.published()]
+
+
+def signed_with(token: str) -> str:
+    return str(jwt.get_unverified_header(token)["kid"])
+
+
+# ---- signatures ---------------------------------------------------------------------------------
+
+
+async def test_others_can_check_what_was_signed(issuer: Issuer) -> None:
+    token = issuer.sign({"sub": "me", "aud": "them"})
+    published = msgspec.to_builtins(issuer.published()[0])
+    key = jwt.PyJWK(published)
+    assert jwt.decode(token, key.key, algorithms=["RS256"], audience="them")["sub"] == "me"
+
+
+async def test_our_own_tokens_are_known_again(issuer: Issuer) -> None:
+    token = issuer.sign({"sub": "me", "aud": ["us"], "exp": NOW // SECOND + 60})
+    assert issuer.verify(token, "us")["sub"] == "me"
+
+
+def forged(token: str) -> str:
+    head, payload, signature = token.split(".")
+    claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=="))
+    other = base64.urlsafe_b64encode(msgspec.json.encode({**claims, "sub": "root"}))
+    return f"{head}.{other.rstrip(b'=').decode()}.{signature}"
+
+
+def unsigned(token: str) -> str:
+    claims = jwt.decode(token, options={"verify_signature": False})
+    return jwt.encode(claims, "", algorithm="none", headers={"kid": "key-1"})
+
+
+def signed_with_the_public_key(token: str) -> str:
+    claims = jwt.decode(token, options={"verify_signature": False})
+    return jwt.encode(claims, "public-key" * 8, algorithm="HS256", headers={"kid": "key-1"})
+
+
+@pytest.mark.parametrize(
+    "change", [forged, unsigned, signed_with_the_public_key, lambda token: "x"]
+)
+async def test_what_we_have_not_signed_is_refused(issuer: Issuer, change: object) -> None:
+    token = issuer.sign({"sub": "me", "aud": "us"})
+    with pytest.raises(BadToken):
+        issuer.verify(change(token), "us")  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "them"},
+        {},
+        {"aud": "us", "exp": NOW // SECOND},
+        {"aud": "us", "nbf": NOW // SECOND + 1},
+        {"aud": "us", "nbf": "soon"},
+    ],
+)
+async def test_a_token_of_ours_that_is_not_for_us_or_not_for_now_is_refused(
+    issuer: Issuer, claims: dict[str, object]
+) -> None:
+    with pytest.raises(BadToken):
+        issuer.verify(issuer.sign(claims), "us")
+
+
+async def test_a_token_of_a_service_opens_nothing_here(issuer: Issuer) -> None:
+    times = {"iat": NOW // SECOND, "nbf": NOW // SECOND, "jti": "1", "iss": "http://issuer"}
+    names = ("nomad_namespace", "nomad_job_id", "nomad_allocation_id", "nomad_group")
+    every = {**dict.fromkeys(names, "x"), **times, "sub": "s", "aud": [AUDIENCE]}
+    assert issuer.workload(issuer.sign({**every, "nomad_task": "main"})).nomad_task == "main"
+    with pytest.raises(UnknownToken) as caught:
+        issuer.workload(issuer.sign({**every, "nomad_service": "web"}))
+    assert "it is a service's, not a task's" in caught.value.reason
+
+
+async def test_a_token_of_another_installation_is_refused(
+    issuer: Issuer, store: Store, clock: Clock
+) -> None:
+    private = keypair.generate()
+    token = jwt.encode({"aud": "us"}, private, algorithm="RS256", headers={"kid": "key-1"})
+    with pytest.raises(BadToken):
+        issuer.verify(token, "us")
+
+
+async def test_private_keys_are_sealed_and_outlive_the_daemon(
+    issuer: Issuer, store: Store, clock: Clock
+) -> None:
+    again = Issuer(store, SEAL, clock, numbers())
+    assert issuer.verify(again.sign({"aud": "us"}), "us") == {"aud": "us"}
+    with pytest.raises(Unsealable):
+        Issuer(store, Seal({1: b"x" * 32}), clock, numbers()).sign({})
+
+
+# ---- rotation ----------------------------------------------------------------------------------
+
+
+async def test_a_new_key_is_published_before_it_signs(issuer: Issuer, clock: Clock) -> None:
+    clock.time += ROTATION - PUBLISHED_BEFORE
+    await issuer.tend()
+    assert key_ids(issuer) == ["key-1", "key-2"]
+    assert signed_with(issuer.sign({})) == "key-1"
+    clock.time += PUBLISHED_BEFORE
+    assert signed_with(issuer.sign({})) == "key-2"
+
+
+async def test_what_an_old_key_has_signed_can_be_checked_as_long_as_it_is_valid(
+    issuer: Issuer, clock: Clock
+) -> None:
+    token = issuer.sign({"aud": "us"})
+    await issuer.rotate(at_once=True)
+    clock.time += LONGEST_TTL - 1
+    await issuer.tend()
+    assert "key-1" in key_ids(issuer)
+    assert issuer.verify(token, "us")
+    clock.time += 1
+    await issuer.tend()
+    assert "key-1" not in key_ids(issuer)
+    with pytest.raises(BadToken):
+        issuer.verify(token, "us")
+
+
+async def test_a_key_that_was_made_on_request_signs_at_once(issuer: Issuer, clock: Clock) -> None:
+    clock.time += 1
+    await issuer.rotate(at_once=True)
+    assert signed_with(issuer.sign({})) == "key-2"
+
+
+async def test_a_key_by_name_signs_whichever_is_in_force(issuer: Issuer) -> None:
+    await issuer.rotate(at_once=True)
+    assert signed_with(issuer.sign({}, "key-1")) == "key-1"
+
+
+async def test_nothing_is_done_before_it_is_time(issuer: Issuer, clock: Clock) -> None:
+    clock.time += ROTATION - PUBLISHED_BEFORE - 1
+    await issuer.tend()
+    assert key_ids(issuer) == ["key-1"]
+
+
+def key(name: str, signs_from: int) -> SigningKey:
+    public = PublicKey(kid=name, n="", e="")
+    return SigningKey(public=public, created_at=signs_from, signs_from=signs_from)
+
+
+def test_the_newest_whose_time_has_come_signs() -> None:
+    keys = [key("a", 1), key("b", 5), key("c", 9)]
+    assert [signer(keys, now).id for now in (1, 4, 5, 8, 9)] == ["a", "a", "b", "b", "c"]
+
+
+def test_when_the_clock_was_set_back_the_oldest_signs() -> None:
+    assert signer([key("a", 5), key("b", 9)], 1).id == "a"
+
+
+def test_a_key_is_due_when_there_is_none() -> None:
+    assert is_due([], NOW)
+
+
+def test_a_key_with_which_something_was_placed_that_runs_is_kept() -> None:
+    keys = [key("a", 0), key("b", 1), key("c", 2)]
+    assert [one.id for one in outdated(keys, 2 + LONGEST_TTL, {"a"})] == ["b"]
+
+
+async def test_the_keys_of_what_runs_are_found(store: Store) -> None:
+    plain = placed(job(), "n", "a1")
+    placement = msgspec.structs.replace(plain.placement, signing_key_id="key-7")
+    live = msgspec.structs.replace(plain, placement=placement)
+
+    def write(tx: Transaction) -> None:
+        jobs.append_version(tx, job())
+        allocations.add(tx, live, NOW)
+
+    await store.write(write)
+    assert store.read(signing.of_live_allocations) == {"key-7"}
+
+
+async def test_a_new_store_gets_its_first_key_while_other_parts_open(
+    store: Store, clock: Clock
+) -> None:
+    async with open_issuer(store, SEAL, clock, numbers()) as issuer:
+        await issuer.has_key()
+        assert key_ids(issuer) == ["key-1"]

@@ -1,0 +1,311 @@
+"""Logins as a whole: who gets a token, what it is like, and what is left behind."""
+
+import time
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.fields import Fields
+from daemon.identity import mounts, roles
+from daemon.identity.request import LoginRequest
+from storage.errors import Denied, Invalid, Refused, StorageFull, UnknownToken
+from storage.queries import entities, identity, secrets, tokens
+from storage.records.acl import TokenKind
+from storage.records.base import SECOND
+from tests.fakes.fakecloud import SUB_A, SUB_B
+from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
+
+
+async def test_a_login_gets_a_token_that_is_found_by_its_secret(login: Login, cloud: Cloud) -> None:
+    await login.role("dev", token_policies="Reader,writer", token_ttl="10m")
+    done = await login.log_in(cloud.mint())
+    caller = login.tokens.resolve(done.secret)
+    assert caller.token.policies == ("default", "reader", "writer")
+    assert caller.token.name == f"cloudid-{PRINCIPAL}"
+    assert caller.token.path == "auth/cloudid/login"
+    assert caller.token.meta is not None
+    assert caller.token.meta["role"] == "dev"
+    assert caller.token.ttl == 600 * SECOND
+
+
+async def test_the_same_principal_is_the_same_entity(login: Login, cloud: Cloud) -> None:
+    await login.role("other", bound_service_principal_ids=PRINCIPAL)
+    one = await login.log_in(cloud.mint())
+    other = await login.log_in(cloud.mint(claims={"groups": ["g"]}), "other", vm_name="a")
+    assert one.entity.id == other.entity.id
+    (alias,) = login.store.read(lambda db: entities.aliases(db, one.entity.id))
+    assert alias.metadata["vm_name"] == "a"
+
+
+async def test_a_disabled_entity_is_not_let_in_and_its_tokens_end(
+    login: Login, cloud: Cloud
+) -> None:
+
+    done = await login.log_in(cloud.mint())
+    disabled = msgspec.structs.replace(done.entity, is_disabled=True)
+    await login.store.write(lambda tx: entities.put(tx, disabled))
+    with pytest.raises(Denied):
+        await login.log_in(cloud.mint())
+    with pytest.raises(UnknownToken):
+        login.tokens.resolve(done.secret)
+
+
+async def test_a_batch_token_is_not_stored(login: Login, cloud: Cloud) -> None:
+    await login.role("dev", token_type="batch")
+    done = await login.log_in(cloud.mint())
+    assert done.secret.startswith("b.")
+    assert login.tokens.resolve(done.secret).token.kind is TokenKind.BATCH
+    assert login.store.read(tokens.every) == []
+
+
+async def test_a_full_disk_gives_no_token_without_its_row(login: Login, cloud: Cloud) -> None:
+    connection = login.store._writer._connection
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    given = []
+
+    async def let_in(number: int) -> None:
+        while len(given) < number:
+            given.append(await login.log_in(cloud.mint()))
+
+    with pytest.raises(StorageFull):
+        await let_in(500)
+    assert len(login.store.read(tokens.every)) == len(given)
+    connection.execute("PRAGMA max_page_count = 1000000")
+    again = await login.log_in(cloud.mint())
+    assert login.tokens.resolve(again.secret).token.path == "auth/cloudid/login"
+
+
+async def test_a_role_from_elsewhere_is_refused_before_the_cloud_is_asked(
+    login: Login, cloud: Cloud
+) -> None:
+    await login.role("dev", token_bound_cidrs="10.0.0.0/8")
+    with pytest.raises(UnknownToken):
+        await login.log_in(cloud.mint())
+    assert cloud.asked() == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (LoginRequest(), "jwt is required"),
+        (LoginRequest(role="dev"), "jwt is required"),
+        (LoginRequest(jwt="x"), "role is required"),
+        (LoginRequest(jwt="x", role='no"pe'), 'invalid role name "no\\"pe"'),
+        (LoginRequest(jwt="x", role="dev", subscription_id="a"), 'invalid subscription id "a"'),
+        (
+            LoginRequest(jwt="x", role="dev", subscription_id=f"{SUB_A}\n"),
+            f'invalid subscription id "{SUB_A}\\n"',
+        ),
+        (
+            LoginRequest(jwt="x", role="dev", resource_group_name="a/b"),
+            'invalid resource group name "a/b"',
+        ),
+        (LoginRequest(jwt="x", role="dev", vm_name="a\n"), 'invalid vm name "a\\n"'),
+        (LoginRequest(jwt="x", role="dev", vm_name="vm-"), 'invalid vm name "vm-"'),
+        (LoginRequest(jwt="x", role="dev", vmss_name="ss%2f"), 'invalid vmss_name "ss%2f"'),
+    ],
+)
+async def test_a_request_that_is_incomplete_or_wrong_is_told(
+    login: Login, request_: LoginRequest, text: str
+) -> None:
+    with pytest.raises(Invalid) as raised:
+        await login.methods.login(login.mount, request_, "127.0.0.1")
+    assert str(raised.value) == text
+
+
+async def test_a_machine_of_another_subscription_is_refused(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint_machine()
+    with pytest.raises(Refused, match="does not match subscription_id"):
+        await login.log_in(
+            jwt, "vm", subscription_id=SUB_B, resource_group_name="rg-one", vm_name="vm-sys"
+        )
+    assert cloud.asked("resource_manager") == []
+
+
+async def test_nobody_waits_for_the_cloud_for_ever(
+    login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    config, environment = login.methods._surroundings
+    short = msgspec.structs.replace(config, cloud_login_seconds=1)
+    monkeypatch.setattr(login.methods, "_surroundings", (short, environment))
+    cloud.fail(service="resource_manager", delay_s=60)
+    jwt, began = cloud.mint_machine(), time.monotonic()
+    with pytest.raises(Refused, match="the cloud did not answer in time"):
+        await login.log_in_machine(jwt)
+    assert time.monotonic() - began < 10
+    await login.log_in(cloud.mint())
+
+
+async def test_others_log_in_while_one_waits_for_the_cloud(login: Login, cloud: Cloud) -> None:
+    cloud.fail(service="resource_manager", delay_s=60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(login.log_in_machine, cloud.mint_machine())
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        with trio.fail_after(5):
+            await login.log_in(cloud.mint())
+        nursery.cancel_scope.cancel()
+
+
+# ---- what goes with a mount ------------------------------------------------------------------------
+
+
+async def test_disabling_a_mount_ends_its_tokens_and_forgets_its_secret(
+    login: Login, cloud: Cloud
+) -> None:
+    done = await login.log_in(cloud.mint())
+    await mounts.disable(login.store, login.tokens, "cloudid/")
+    with pytest.raises(UnknownToken):
+        login.tokens.resolve(done.secret)
+    assert login.store.read(lambda db: secrets.below(db, "identity/")) == []
+    assert login.store.read(lambda db: identity.role_names(db, login.mount.accessor)) == []
+
+
+async def test_a_login_under_way_while_its_mount_goes_gets_nothing(
+    login: Login, cloud: Cloud
+) -> None:
+    cloud.fail(service="resource_manager", delay_s=0.3)
+    async with trio.open_nursery() as nursery:
+
+        async def attempt() -> None:
+            with pytest.raises(UnknownToken):
+                await login.log_in_machine(cloud.mint_machine())
+
+        nursery.start_soon(attempt)
+        while not cloud.asked("resource_manager"):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        await mounts.disable(login.store, login.tokens, "cloudid/")
+    assert login.store.read(tokens.every) == []
+
+
+async def test_tokens_of_a_mount_that_is_gone_end_at_the_next_start(
+    login: Login, cloud: Cloud
+) -> None:
+    from storage.queries import mounts as stored
+
+    done = await login.log_in(cloud.mint())
+    await login.store.write(lambda tx: stored.remove(tx, "cloudid/"))
+    await mounts.finish_disabling(login.store, login.tokens)
+    with pytest.raises(UnknownToken):
+        login.tokens.resolve(done.secret)
+
+
+async def test_methods_at_two_paths_know_nothing_of_each_other(login: Login, cloud: Cloud) -> None:
+    uuid = "11111111-1111-4111-8111-111111111111"
+    second = mounts.new_mount("team/dir/", Fields({"type": "azure"}), uuid)
+    await mounts.enable(login.store, second)
+    with pytest.raises(Invalid, match="invalid role name"):
+        await login.methods.login(second, LoginRequest(role="dev", jwt=cloud.mint()), "")
+    await roles.write(
+        login.store, second, "dev", Fields({"bound_service_principal_ids": PRINCIPAL})
+    )
+    with pytest.raises(Refused, match="tenant_id is required"):
+        await login.methods.login(second, LoginRequest(role="dev", jwt=cloud.mint()), "")
+
+
+# ---- explain -------------------------------------------------------------------------------------
+
+
+async def test_explain_shows_each_rule_and_lets_nobody_in(login: Login, cloud: Cloud) -> None:
+    request = LoginRequest(
+        role="vm",
+        jwt=cloud.mint_machine(),
+        subscription_id=SUB_A,
+        resource_group_name="rg-one",
+        vm_name="vm-sys",
+    )
+    examination = await login.methods.explain(login.mount, request, "127.0.0.1")
+    assert not examination.broken()
+    assert {"bound_service_principal_ids", "bound_subscription_ids"} <= {
+        one.rule for one in examination.verdicts
+    }
+    assert login.store.read(tokens.every) == []
+    assert login.store.read(entities.ids) == []
+
+
+async def test_explain_names_the_rule_that_is_broken(login: Login, cloud: Cloud) -> None:
+    await login.role("dev", bound_service_principal_ids="another")
+    request = LoginRequest(role="dev", jwt=cloud.mint())
+    examination = await login.methods.explain(login.mount, request, "127.0.0.1")
+    assert examination.broken() == f"bound_service_principal_ids (oid: {PRINCIPAL})"
+    assert examination.verdicts[-1].refusal == f"service principal not authorized: {PRINCIPAL}"
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+async def test_groups_that_do_not_fit_are_looked_up_where_configured(
+    login: Login, cloud: Cloud
+) -> None:
+    await login.role("grp", bound_group_ids="grp-1")
+    jwt = cloud.mint(claims={"_claim_names": {"groups": "src1"}})
+    with pytest.raises(Refused, match=r"groups not authorized: \[\]"):
+        await login.log_in(jwt, "grp")
+    cloud.fail(service="graph", path="getMemberGroups", status=200, body={"value": ["GRP-1"]})
+    await login.configure(look_up_groups=True)
+    done = await login.log_in(jwt, "grp")
+    assert done.entity.groups == ["GRP-1"]
+
+
+async def test_a_look_up_of_groups_that_fails_is_told(login: Login, cloud: Cloud) -> None:
+    await login.role("grp", bound_group_ids="grp-1")
+    await login.configure(look_up_groups=True)
+    cloud.fail(
+        service="graph", status=403, body={"error": {"code": "No", "message": "not allowed"}}
+    )
+    with pytest.raises(Refused, match="cannot be looked up: not allowed"):
+        await login.log_in(cloud.mint(claims={"hasgroups": True}), "grp")
+
+
+async def explained(login: Login, jwt: str, role: str = "dev") -> tuple[str, list[str]]:
+    """Return which rule is broken, and what a login would be told."""
+    request = LoginRequest(role=role, jwt=jwt)
+    examination = await login.methods.explain(login.mount, request, "127.0.0.1")
+    return examination.broken(), [one.refusal for one in examination.verdicts if one.refusal]
+
+
+async def test_explain_says_that_nothing_is_configured(login: Login, cloud: Cloud) -> None:
+    jwt = cloud.mint()
+    await login.methods.unconfigure(login.mount)
+    assert await explained(login, jwt) == (
+        "the method is configured (config: )",
+        ["tenant_id is required"],
+    )
+
+
+async def test_explain_refuses_who_has_no_name(login: Login, cloud: Cloud) -> None:
+    await login.role("named", bound_group_ids="g")
+    jwt = cloud.mint(claims={"oid": "", "groups": ["g"]})
+    assert (await explained(login, jwt, "named"))[1] == ["missing name in alias"]
+
+
+async def test_explain_looks_at_the_policies_of_the_token(login: Login, cloud: Cloud) -> None:
+    await login.role("root", bound_service_principal_ids=PRINCIPAL, token_policies="root")
+    assert (await explained(login, cloud.mint(), "root"))[1] == [
+        "auth methods cannot create root tokens"
+    ]
+
+
+async def test_explain_knows_disabled_entities(login: Login, cloud: Cloud) -> None:
+    entity = (await login.log_in(cloud.mint())).entity
+    disabled = msgspec.structs.replace(entity, is_disabled=True)
+    await login.store.write(lambda tx: entities.put(tx, disabled))
+    assert (await explained(login, cloud.mint()))[0].startswith("the entity is not disabled")
+
+
+async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
+    login: Login, cloud: Cloud
+) -> None:
+    noted: list[str] = []
+    login.tokens.note_failure = noted.append  # type: ignore[method-assign]
+    await login.log_in_machine(cloud.mint_machine())
+    cloud.fail(service="resource_manager", status=503)
+    with pytest.raises(Refused, match="503"):
+        await login.log_in_machine(cloud.mint_machine())
+    assert noted == []
+    with pytest.raises(Refused, match="signature"):
+        await login.log_in(cloud.mint(tamper="signature"))
+    assert noted == ["127.0.0.1"]

@@ -1,0 +1,296 @@
+"""Rotation of the client secret: at every moment there is one that works."""
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.seal import Seal
+from daemon.identity.method import client_secret
+from daemon.identity.rotation import GIVE_UP, SETTLES, Rotations, is_due
+from storage.errors import Refused
+from storage.queries import audit
+from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.identity import MethodConfig, Rotation
+from tests.parts.identity.conftest import Clock, Cloud, Login
+
+OLD = "fake-client-secret-1"
+DAY = 24 * HOUR
+
+
+def restarted(login: Login) -> Rotations:
+    """Return the rotations of a daemon that has just started on the same store."""
+    before = login.methods.rotations
+    ids: Iterator[str] = iter(lambda: str(uuid4()), "")
+    return Rotations(
+        *(before._store, before._clock, before._seal, ids),
+        *(before._credentials, before._graph, before._client_of),
+    )
+
+
+def passwords(cloud: Cloud) -> list[str]:
+    return [one["value"] for one in cloud.fake.world["applications"][0]["secrets"]]
+
+
+def in_use(login: Login) -> str:
+    seal: Seal = login.methods._seal
+    return login.store.read(lambda db: client_secret(db, seal, login.mount))
+
+
+async def works(login: Login, cloud: Cloud) -> None:
+    login.methods.credentials.forget(login.mount.accessor)
+    await login.log_in_machine(cloud.mint_machine())
+
+
+async def test_a_new_secret_is_put_to_use_and_foreign_ones_stay(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    assert (len(passwords(cloud)), in_use(login)) == (2, OLD)
+    await rotations.tend_once()
+    assert in_use(login) == OLD
+    clock.advance(SETTLES / SECOND)
+    await rotations.tend_once()
+    assert in_use(login) == passwords(cloud)[1]
+    await rotations.tend_once()
+    assert passwords(cloud)[0] == OLD
+    await works(login, cloud)
+
+
+async def test_a_secret_that_was_made_here_is_removed_when_the_next_is_in_use(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    for _ in range(2):
+        await rotations.begin(login.mount)
+        clock.advance(SETTLES / SECOND)
+        await rotations.tend_once()
+        await rotations.tend_once()
+    assert len(passwords(cloud)) == 2
+    assert passwords(cloud) == [OLD, in_use(login)]
+
+
+async def test_all_others_are_removed_where_that_is_wanted(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.configure(remove_foreign_passwords=True)
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    clock.advance(SETTLES / SECOND)
+    await rotations.tend_once()
+    await rotations.tend_once()
+    assert passwords(cloud) == [in_use(login)]
+    assert rotations.state(login.mount).unclean is False
+
+
+async def test_a_restart_after_any_step_finishes_what_was_begun(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.configure(remove_foreign_passwords=True)
+    await restarted(login).begin(login.mount)
+    await works(login, cloud)
+    clock.advance(SETTLES / SECOND)
+    await restarted(login).tend_once()
+    await works(login, cloud)
+    await restarted(login).tend_once()
+    await works(login, cloud)
+    assert passwords(cloud) == [in_use(login)]
+
+
+async def test_a_secret_that_is_not_known_yet_is_tried_again_later(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    clock.advance(SETTLES / SECOND)
+    cloud.fail(service="directory", path="token", status=401, body={"error": "invalid_client"})
+    await rotations.tend_once()
+    state = rotations.state(login.mount)
+    assert (in_use(login), state.failures) == (OLD, 1)
+    assert "ClientSecretCredential authentication failed" in state.problem
+    cloud.heal()
+    await rotations.tend_once()
+    assert in_use(login) == OLD
+    clock.advance(31)
+    await rotations.tend_once()
+    assert in_use(login) == passwords(cloud)[1]
+    assert rotations.state(login.mount).problem == ""
+
+
+async def test_a_secret_that_never_works_is_thrown_away(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    await login.configure(remove_foreign_passwords=True)  # the one in use is foreign, and stays
+    await rotations.begin(login.mount)
+    cloud.fail(service="directory", path="token", status=401, body={"error": "invalid_client"})
+    clock.advance(SETTLES / SECOND)
+    await rotations.tend_once()
+    clock.advance(GIVE_UP / SECOND)
+    await rotations.tend_once()
+    cloud.heal()
+    await rotations.tend_once()
+    assert passwords(cloud) == [OLD] == [in_use(login)]
+    assert rotations.state(login.mount).pending == ""
+
+
+async def test_a_secret_that_waited_while_the_daemon_was_down_is_put_to_use(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.methods.rotations.begin(login.mount)
+    clock.advance(DAY / SECOND)
+    await restarted(login).tend_once()
+    assert in_use(login) == passwords(cloud)[1]
+
+
+async def test_a_secret_that_was_made_but_never_heard_of_is_removed_at_the_next_start(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    cloud.fail(service="graph", path="addPassword", truncate=5)
+    with pytest.raises(Refused):
+        await login.methods.rotations.begin(login.mount)
+    assert len(passwords(cloud)) == 2
+    cloud.heal()
+    await restarted(login).tend_once()
+    assert passwords(cloud) == [OLD]
+    await works(login, cloud)
+
+
+async def test_two_rotations_at_once_leave_a_secret_that_works(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(rotations.begin, login.mount)
+    clock.advance(SETTLES / SECOND)
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rotations.tend_once)
+            nursery.start_soon(rotations.tend_once)
+    assert passwords(cloud) == [OLD, in_use(login)]
+    await works(login, cloud)
+
+
+async def test_a_secret_that_is_written_during_a_rotation_stays(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    clock.advance(SETTLES / SECOND)
+    cloud.fail(service="directory", path="token", delay_s=0.3)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(rotations.tend_once)
+        await trio.testing.wait_all_tasks_blocked()
+        await login.configure(client_secret="another")
+    assert in_use(login) == "another"
+
+
+async def test_every_step_is_in_the_audit(login: Login, cloud: Cloud, clock: Clock) -> None:
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    for _ in range(3):
+        clock.advance(SETTLES / SECOND)
+        await rotations.tend_once()
+    found = login.store.read(lambda db: audit.after(db, 0))
+    assert {one.path for one in found} == {"/v1/auth/cloudid/rotate-root"}
+    beginnings = [" ".join(one.reason.split()[:6]) for one in found]
+    assert beginnings == [
+        "a new client secret was made",
+        "a token was got with the",
+        "old client secrets were removed: there",
+    ]
+
+
+async def test_cleaning_up_that_fails_is_done_later(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.configure(remove_foreign_passwords=True)
+    rotations = login.methods.rotations
+    await rotations.begin(login.mount)
+    clock.advance(SETTLES / SECOND)
+    await rotations.tend_once()
+    cloud.fail(service="graph", path="removePassword", status=500)
+    await rotations.tend_once()
+    assert rotations.state(login.mount).unclean is True
+    cloud.heal()
+    clock.advance(31)
+    await rotations.tend_once()
+    assert passwords(cloud) == [in_use(login)]
+
+
+async def test_a_new_configuration_ends_a_rotation(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.methods.rotations.begin(login.mount)
+    await login.configure()
+    clock.advance(SETTLES / SECOND)
+    await login.methods.rotations.tend_once()
+    assert in_use(login) == OLD
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ({"path": "applications", "status": 200, "body": {"value": []}}, "no application found"),
+        (
+            {"path": "addPassword", "status": 403, "body": {"error": {"message": "not you"}}},
+            "failed to add new password: not you",
+        ),
+        ({"path": "addPassword", "status": 200, "body": {}}, "failed to add new password"),
+        ({"path": "applications", "close": True}, 'Get "http'),
+    ],
+)
+async def test_a_graph_that_refuses_is_told_and_nothing_changes(
+    login: Login, cloud: Cloud, fault: dict[str, object], text: str
+) -> None:
+    cloud.fail(service="graph", **fault)
+    with pytest.raises(Refused) as raised:
+        await login.methods.rotations.begin(login.mount)
+    assert text in str(raised.value)
+    assert in_use(login) == OLD
+    assert login.methods.rotations.state(login.mount).pending == ""
+
+
+async def test_a_method_without_a_secret_has_nothing_to_rotate(login: Login, cloud: Cloud) -> None:
+    await login.configure(client_secret="", identity_token_audience="api://exchange")
+    with pytest.raises(Refused, match="no client secret to rotate"):
+        await login.methods.rotations.begin(login.mount)
+
+
+async def test_a_period_begins_a_rotation_when_it_is_over(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    await login.configure(rotation_period="24h")
+    rotations = login.methods.rotations
+    await rotations.tend_once()
+    clock.advance(23 * 3600)
+    await rotations.tend_once()
+    assert len(passwords(cloud)) == 1
+    clock.advance(3600)
+    await rotations.tend_once()
+    assert len(passwords(cloud)) == 2
+
+
+NOON = 1_795_003_200 * SECOND  # 2026-11-18 12:00 UTC
+
+
+@pytest.mark.parametrize(
+    ("config", "ago", "due"),
+    [
+        (MethodConfig(), 100 * DAY, False),
+        (MethodConfig(rotation_period=3600), 59 * MINUTE, False),
+        (MethodConfig(rotation_period=3600), 60 * MINUTE, True),
+        (MethodConfig(rotation_period=3600, disable_automated_rotation=True), DAY, False),
+        (MethodConfig(rotation_schedule="0 12 * * *"), 23 * HOUR, True),
+        (MethodConfig(rotation_schedule="0 13 * * *"), 22 * HOUR, False),
+        (MethodConfig(rotation_schedule="0 11 * * *"), 2 * HOUR, True),
+        (MethodConfig(rotation_schedule="0 11 * * *", rotation_window=600), 2 * HOUR, False),
+        (MethodConfig(rotation_schedule="55 11 * * *", rotation_window=600), 2 * HOUR, True),
+    ],
+)
+def test_a_rotation_is_due_by_period_or_schedule(config: MethodConfig, ago: int, due: bool) -> None:
+    assert is_due(config, Rotation(since=NOON - ago), NOON) is due

@@ -1,0 +1,174 @@
+"""Requests to a cloud that is slow, wrong, endless or leads elsewhere."""
+
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+import trio
+
+from daemon.identity import transport
+from daemon.identity.transport import MAX_ANSWER, Retries, Transport, Unreachable
+from tests.parts.identity.conftest import Cloud
+
+AT = "Sat, 21 Nov 2026 10:00:20 GMT"
+
+
+@pytest.fixture
+async def sender() -> AsyncIterator[Transport]:
+    opened = Transport(lambda: 0.5)
+    yield opened
+    await opened.close()
+
+
+async def answer_with(raw: bytes, stream: trio.SocketStream, *, hang: bool = False) -> None:
+    await stream.receive_some(65536)
+    await stream.send_all(raw)
+    if hang:
+        await trio.sleep_forever()
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_what_may_go_right_later_is_tried_again(
+    sender: Transport, cloud: Cloud, status: int
+) -> None:
+    cloud.fail(path="/one", status=status, times=2, headers={"Retry-After": "0"})
+    answer = await sender.send("GET", f"{cloud.url}/one", retries=Retries(2, 0, 0))
+    assert answer.status == 400
+    assert len(cloud.asked(path="/one")) == 3
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7),
+        ({"retry-after": AT, "date": "Sat, 21 Nov 2026 10:00:00 GMT"}, 20),
+        ({"retry-after": AT, "date": "Sat, 21 Nov 2026 11:00:00 GMT"}, 0),
+        ({"retry-after": "Sat, 21 Nov 2020 10:00:00 GMT"}, 0),
+        ({"retry-after": AT, "date": "nonsense"}, None),
+        *[({"retry-after": text}, None) for text in ("", "soon", "-1", "1e3", "9" * 30)],
+        ({}, None),
+    ],
+)
+def test_the_cloud_asks_for_a_pause_in_seconds_or_until_a_moment(
+    headers: dict[str, str], seconds: float | None
+) -> None:
+    assert transport._retry_after(headers) == seconds
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 302])
+async def test_what_stays_wrong_is_not_tried_again(
+    sender: Transport, cloud: Cloud, status: int
+) -> None:
+    cloud.fail(path="/one", status=status, headers={"Location": f"{cloud.url}/two"})
+    answer = await sender.send("GET", f"{cloud.url}/one", retries=Retries(3, 0, 0))
+    assert answer.status == status
+    assert len(cloud.asked()) == 1
+
+
+async def test_a_connection_that_breaks_is_tried_again(sender: Transport, cloud: Cloud) -> None:
+    cloud.fail(path="/one", close=True)
+    with pytest.raises(Unreachable, match=r'^Get "http://127.0.0.1:\d+/one": '):
+        await sender.send("GET", f"{cloud.url}/one", retries=Retries(1, 0, 0))
+    assert len(cloud.asked()) == 2
+
+
+def test_pauses_grow_up_to_the_longest_and_are_a_little_random() -> None:
+    retries = Retries(5, 4, 60)
+    assert [retries.pause(at, None, 0.4) for at in range(5)] == [4, 8, 16, 32, 60]
+    assert retries.pause(0, None, 0.0) == pytest.approx(3.2)
+    assert retries.pause(0, None, 1.0) == pytest.approx(5.2)
+    assert retries.pause(0, 7.0, 0.4) == 7
+    assert retries.pause(0, 1e9, 0.4) == 120
+
+
+# The HTTP library leaves its generators to Trio, which closes them and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:Async generator:ResourceWarning")
+async def test_an_endless_answer_is_cut_off(sender: Transport) -> None:
+    body = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n" + b"x" * (MAX_ANSWER + 100_000)
+    async with trio.open_nursery() as nursery:
+        listener = await nursery.start(
+            partial(trio.serve_tcp, partial(answer_with, body, hang=True), 0, host="127.0.0.1")
+        )
+        url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
+        with pytest.raises(Unreachable, match="the answer is larger than"):
+            await sender.send("GET", url)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_silent_cloud_is_given_up(
+    sender: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "ATTEMPT", 0.2)
+    async with trio.open_nursery() as nursery:
+        listener = await nursery.start(
+            partial(
+                trio.serve_tcp, partial(answer_with, b"HTTP/1.1 2", hang=True), 0, host="127.0.0.1"
+            )
+        )
+        url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
+        with pytest.raises(Unreachable, match="no answer within"):
+            await sender.send("GET", url)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"",
+    ],
+)
+async def test_an_answer_that_is_cut_or_none_is_told(sender: Transport, raw: bytes) -> None:
+    async with trio.open_nursery() as nursery:
+        listener = await nursery.start(
+            partial(trio.serve_tcp, partial(answer_with, raw), 0, host="127.0.0.1")
+        )
+        url = f"http://127.0.0.1:{listener[0].socket.getsockname()[1]}/"
+        with pytest.raises(Unreachable):
+            await sender.send("GET", url)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[::1", "nonsense"])
+async def test_an_address_that_is_none_is_told(sender: Transport, url: str) -> None:
+    with pytest.raises(Unreachable):
+        await sender.send("GET", url)
+
+
+async def test_a_log_of_requests_holds_no_secrets(
+    cloud: Cloud, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "steward.identity.cloud")
+    sender = Transport(lambda: 0.5, verbose=True)
+    form = {"client_id": "a", "client_secret": "hidden-1", "client_assertion": "hidden-2"}
+    cloud.fail(path="/one", status=200, body={"access_token": 'a\\"hidden-3', "x": "shown"})
+    await sender.send("POST", f"{cloud.url}/one", form=form)
+    await sender.close()
+    assert "hidden" not in caplog.text
+    assert "client_id=a" in caplog.text
+    assert "shown" in caplog.text
+
+
+async def test_connections_are_used_again(sender: Transport, cloud: Cloud) -> None:
+    for _ in range(3):
+        await sender.send("GET", f"{cloud.url}/one")
+    pool = sender._client._transport._pool
+    assert len(pool.connections) == 1
+
+
+async def test_a_refusal_is_told_as_the_clouds_own_libraries_tell_it(
+    sender: Transport, cloud: Cloud
+) -> None:
+    cloud.fail(path="/one", status=403, body={"error": {"code": "No", "message": "not you"}})
+    answer = await sender.send("GET", f"{cloud.url}/one?secret=1")
+    ruler = "-" * 80
+    assert answer.described() == (
+        f"GET {cloud.url}/one\n{ruler}\nRESPONSE 403: 403 Forbidden\nERROR CODE: No\n{ruler}\n"
+        '{\n  "error": {\n    "code": "No",\n    "message": "not you"\n  }\n}\n'
+        f"{ruler}\n"
+    )

@@ -1,0 +1,55 @@
+"""Namespaces: what may be created, and what keeps one from being removed."""
+
+import pytest
+
+from daemon.jobs.namespaces import apply, remove
+from storage.errors import Invalid, Refused
+from storage.queries import jobs, namespaces
+from storage.records.namespace import Namespace
+from storage.store import Store
+from tests.samples import job
+
+
+def names(store: Store) -> list[str]:
+    return [one.name for one in store.read(namespaces.every)]
+
+
+async def test_a_namespace_keeps_its_create_index_when_it_changes(store: Store) -> None:
+    created = await apply(store, Namespace(name="ops"))
+    changed = await apply(store, Namespace(name="ops", description="ours"))
+    found = store.read(lambda db: namespaces.find(db, "ops"))
+    assert found is not None
+    assert (found.create_index, found.modify_index) == (created, changed)
+    assert found.description == "ours"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "ü", "a" * 129, "a\n"])
+async def test_a_name_that_is_none_is_refused(store: Store, name: str) -> None:
+    with pytest.raises(Invalid, match="Must match regex"):
+        await apply(store, Namespace(name=name))
+    assert names(store) == ["default"]
+
+
+async def test_an_empty_namespace_is_removed(store: Store) -> None:
+    await apply(store, Namespace(name="ops"))
+    await remove(store, "ops", "global")
+    assert names(store) == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("default", "can not delete default namespace"), ("none", "namespace not found")],
+)
+async def test_what_cannot_be_removed_says_why(store: Store, name: str, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        await remove(store, name, "global")
+
+
+async def test_a_namespace_with_a_live_job_stays(store: Store) -> None:
+    await apply(store, Namespace(name="ops"))
+    await store.write(lambda tx: jobs.append_version(tx, job("web", namespace="ops")))
+    with pytest.raises(Refused) as caught:
+        await remove(store, "ops", "world")
+    assert str(caught.value) == (
+        '1 error occurred:\n\t* namespace "ops" has non-terminal jobs in regions: [world]\n\n'
+    )

@@ -1,0 +1,498 @@
+"""Periodic jobs: every slot is decided once, and the ledger says how."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.jobs.periodic import decide, derive, force, next_slot, offset, open_periodic
+from storage.errors import Refused
+from storage.queries import evaluations, jobs, periodic
+from storage.records.base import HOUR, MINUTE, SECOND
+from storage.records.job import Job, Parameterized, Periodic, VersionTag
+from storage.records.periodic import Slot
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Ticking, ids
+from tests.samples import NOW, job
+
+HOURLY = Periodic(specs=["0 * * * *"])
+QUARTERS = Periodic(specs=["*/15 * * * *"])
+FIRST = NOW + 20 * MINUTE  # 02:00, the first slot of an hourly job
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
+
+
+async def register(store: Store, block: Periodic | None = HOURLY, **fields: Any) -> None:
+    made = job("web", type="batch", periodic=block, **fields)
+
+    def work(tx: Transaction) -> None:
+        jobs.append_version(tx, made)
+        jobs.settle(tx, made.namespace, made.id)
+
+    await store.write(work)
+
+
+async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-launch") -> None:
+    """Decide what there is to decide now, as the loop does."""
+    while True:
+        due = store.read(lambda db: periodic.due(db, now, 10))
+        if not due:
+            return
+        for one in due:
+
+            def work(tx: Transaction, one: periodic.Due = one) -> None:
+                key = (one.namespace, one.job_id)
+                decide(tx, *key, started=started, now=now, eval_id=f"{eval_id}-{tx.index}")
+
+            await store.write(work)
+
+
+def ledger(store: Store) -> list[Slot]:
+    return store.read(lambda db: periodic.slots(db, "default", "web"))
+
+
+def outcomes(store: Store) -> list[tuple[int, str]]:
+    return [(one.slot, one.outcome) for one in reversed(ledger(store))]
+
+
+def children(store: Store) -> list[str]:
+    return [line[1] for line in store.read(lambda db: jobs.stubs(db, "default", "web/"))]
+
+
+def next_of(store: Store) -> int | None:
+    found = store.read(lambda db: periodic.of_job(db, "default", "web"))
+    return found.next_slot if found else None
+
+
+# ---- a slot ---------------------------------------------------------------------------------------
+
+
+async def test_a_new_job_waits_for_its_first_slot(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    assert (next_of(store), children(store)) == (FIRST, [])
+    await look(store, FIRST - 1)
+    assert children(store) == []
+
+
+async def test_a_slot_launches_a_child_named_after_it(store: Store) -> None:
+    await register(store, meta={"a": "b"})
+    await look(store, NOW)
+    await look(store, FIRST + 3 * SECOND)
+    (child_id,) = children(store)
+    assert child_id == f"web/periodic-{FIRST // SECOND}"
+    child = store.read(lambda db: jobs.current(db, "default", child_id))
+    assert child is not None
+    assert (child.name, child.parent_id, child.periodic) == (child_id, "web", None)
+    assert (child.dispatched, child.meta, child.status) == (False, {"a": "b"}, "pending")
+    (made,) = store.read(lambda db: evaluations.unfinished(db, "default", child_id))
+    assert (made.triggered_by, made.job_modify_index) == ("periodic-job", child.job_modify_index)
+    (line,) = ledger(store)
+    assert (line.slot, line.outcome, line.child_id) == (FIRST, "launched", child_id)
+    assert next_of(store) == FIRST + HOUR
+
+
+async def test_a_slot_is_decided_once(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    for _ in range(3):
+        await look(store, FIRST)
+    assert len(children(store)) == 1
+
+
+async def test_several_specs_are_one_clock(store: Store) -> None:
+    await register(store, Periodic(specs=["0 * * * *", "30 * * * *", "0 2 * * *"]))
+    await look(store, NOW)
+    await look(store, FIRST)
+    await look(store, FIRST + 30 * MINUTE)
+    assert outcomes(store) == [(FIRST, "launched"), (FIRST + 30 * MINUTE, "launched")]
+
+
+@pytest.mark.parametrize(
+    ("prohibit", "wanted"),
+    [(True, ["launched", "skipped", "launched"]), (False, ["launched", "launched", "launched"])],
+)
+async def test_overlap_is_prohibited_where_that_is_asked(
+    store: Store, prohibit: bool, wanted: list[str]
+) -> None:
+    await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=prohibit))
+    await look(store, NOW)
+    await look(store, FIRST)
+    await look(store, FIRST + HOUR)
+    await finish_children(store)
+    await look(store, FIRST + 2 * HOUR)
+    assert [outcome for _, outcome in outcomes(store)] == wanted
+
+
+async def finish_children(store: Store) -> None:
+    def work(tx: Transaction) -> None:
+        for child_id in children(store):
+            for one in evaluations.unfinished(tx, "default", child_id):
+                evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
+            jobs.settle(tx, "default", child_id)
+
+    await store.write(work)
+
+
+async def test_the_ledger_says_why_nothing_was_launched(store: Store) -> None:
+    await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
+    await look(store, NOW)
+    await look(store, FIRST)
+    await look(store, FIRST + HOUR)
+    newest = ledger(store)[0]
+    assert (newest.reason, newest.child_id) == (
+        "a child is still at work and overlap is prohibited",
+        "",
+    )
+
+
+async def test_the_ledger_keeps_its_newest_lines(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic, "KEPT", 3)
+    await register(store)
+    await look(store, NOW)
+    for hour in range(5):
+        await look(store, FIRST + hour * HOUR)
+    assert [slot for slot, _ in outcomes(store)] == [FIRST + n * HOUR for n in (2, 3, 4)]
+
+
+async def test_a_clock_that_comes_to_its_end_launches_no_more(store: Store) -> None:
+    await register(store, Periodic(specs=["0 2 21 11 * 2026"]))
+    await look(store, NOW)
+    await look(store, FIRST)
+    assert (next_of(store), len(children(store))) == (periodic.NEVER, 1)
+    assert store.read(periodic.next_time) is None
+
+
+# ---- what was missed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("back_after", "wanted"),
+    [
+        # down over several slots: one launch for all of them
+        (2 * HOUR + MINUTE, [(FIRST, "caught-up")]),
+        # down over one
+        (50 * MINUTE, [(FIRST, "caught-up")]),
+        # back in time
+        (5 * MINUTE, []),
+    ],
+)
+async def test_slots_that_passed_while_the_daemon_was_down_are_one_launch(
+    store: Store, back_after: int, wanted: list[tuple[int, str]]
+) -> None:
+    await register(store)
+    await look(store, NOW)
+    back = NOW + back_after
+    await look(store, back, started=back)
+    assert outcomes(store) == wanted
+    assert children(store) == [f"web/periodic-{back // SECOND}" for _ in wanted]
+    following = next_of(store)
+    assert following is not None
+    assert following > back
+
+
+async def test_a_job_that_does_not_catch_up_skips_what_was_missed(store: Store) -> None:
+    await register(store, QUARTERS, meta={"steward_catch_up": "none"})
+    await look(store, NOW)
+    back = NOW + 2 * HOUR + MINUTE
+    await look(store, back, started=back)
+    (line,) = ledger(store)
+    assert (line.outcome, line.slots, line.child_id) == ("skipped", 8, "")
+    assert line.reason == "it was missed, and this job does not catch up"
+    assert children(store) == []
+    assert next_of(store) == NOW + 2 * HOUR + 5 * MINUTE
+
+
+@pytest.mark.parametrize(("most", "skipped", "launched"), [("3", 5, 3), ("8", 0, 8), ("100", 0, 8)])
+async def test_a_job_that_catches_up_all_launches_for_each_of_the_newest(
+    store: Store, most: str, skipped: int, launched: int
+) -> None:
+    meta = {"steward_catch_up": "all", "steward_catch_up_most": most}
+    await register(store, QUARTERS, meta=meta)
+    await look(store, NOW)
+    back = NOW + 2 * HOUR + MINUTE
+    await look(store, back, started=back)
+    slots = [NOW + 5 * MINUTE + number * 15 * MINUTE for number in range(8)]
+    assert sum(one.slots for one in ledger(store) if one.outcome == "skipped") == skipped
+    assert [slot for slot, outcome in outcomes(store) if outcome == "caught-up"] == slots[
+        -launched:
+    ]
+    assert children(store) == [f"web/periodic-{slot // SECOND}" for slot in slots[-launched:]]
+    assert next_of(store) == slots[-1] + 15 * MINUTE
+
+
+async def test_more_slots_than_are_counted_at_once_are_all_decided(store: Store) -> None:
+    meta = {"steward_catch_up": "all", "steward_catch_up_most": "2"}
+    await register(store, Periodic(specs=["* * * * *"]), meta=meta)
+    await look(store, NOW)
+    back = NOW + 50 * HOUR
+    await look(store, back, started=back)
+    assert sum(one.slots for one in ledger(store)) == 50 * 60
+    assert len(children(store)) == 2
+
+
+async def test_jitter_delays_the_launch_and_not_the_slot(store: Store) -> None:
+    await register(store, meta={"steward_jitter": "10m"})
+    made = store.read(lambda db: jobs.current(db, "default", "web"))
+    assert made is not None
+    late = offset(made)
+    assert 0 < late <= 10 * MINUTE
+    await look(store, NOW)
+    assert next_of(store) == FIRST + late
+    await look(store, FIRST + late - 1)
+    assert children(store) == []
+    await look(store, FIRST + late)
+    assert children(store) == [f"web/periodic-{FIRST // SECOND}"]
+    assert outcomes(store) == [(FIRST, "launched")]
+    assert next_of(store) == FIRST + HOUR + late
+
+
+def test_jitter_spreads_jobs_and_is_the_same_for_each_of_them() -> None:
+    late = [offset(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
+    again = [offset(job(f"job-{n}", meta={"steward_jitter": "1h"})) for n in range(50)]
+    assert late == again
+    assert len(set(late)) > 40
+    assert all(0 <= one <= HOUR and one % SECOND == 0 for one in late)
+
+
+async def test_the_ledger_counts_what_was_missed(store: Store) -> None:
+    await register(store, QUARTERS)
+    await look(store, NOW)
+    back = NOW + 2 * HOUR + MINUTE
+    await look(store, back, started=back)
+    (line,) = ledger(store)
+    assert (line.slot, line.slots) == (NOW + 5 * MINUTE, 8)
+
+
+async def test_nothing_is_caught_up_while_a_child_is_at_work_and_overlap_prohibited(
+    store: Store,
+) -> None:
+    await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
+    await look(store, NOW)
+    await look(store, FIRST)
+    back = FIRST + 3 * HOUR + MINUTE
+    await look(store, back, started=back)
+    assert outcomes(store) == [(FIRST, "launched"), (FIRST + HOUR, "skipped")]
+
+
+async def test_a_machine_that_slept_does_not_launch_for_every_slot(store: Store) -> None:
+    await register(store, QUARTERS)
+    await look(store, NOW)
+    await look(store, NOW + 10 * HOUR)  # the same daemon, much later
+    assert len(children(store)) == 1
+
+
+async def test_a_loop_that_is_a_little_late_launches_for_every_slot(store: Store) -> None:
+    await register(store, Periodic(specs=["* * * * * * *"]))
+    await look(store, NOW)
+    await look(store, NOW + 4 * SECOND)
+    assert len(children(store)) == 4
+
+
+async def test_a_clock_that_is_set_back_launches_nothing_twice(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    await look(store, FIRST)
+    await look(store, NOW)
+    await look(store, FIRST + MINUTE)
+    assert len(children(store)) == 1
+
+
+# ---- changes of the job ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fields", [{"block": msgspec.structs.replace(HOURLY, enabled=False)}, {"stop": True}]
+)
+async def test_a_job_that_is_disabled_or_stopped_is_not_followed(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    await register(store)
+    await look(store, NOW)
+    await register(store, **fields)
+    assert store.read(periodic.next_time) is None
+    await look(store, FIRST)
+    assert children(store) == []
+    with pytest.raises(Refused, match="can't force run non-tracked job"):
+        await force(store, "default", "web", now=NOW, eval_id="e")
+
+
+async def test_a_job_that_is_started_again_does_not_catch_up(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    await register(store, stop=True)
+    again = FIRST + 5 * HOUR + MINUTE
+    await register(store, submit_time=again)
+    await look(store, again, started=again)
+    assert (children(store), next_of(store)) == ([], FIRST + 6 * HOUR)
+
+
+async def test_another_clock_counts_from_its_registration_on(store: Store) -> None:
+    await register(store, Periodic(specs=["0 2 * * *"]))
+    await look(store, NOW)
+    await look(store, FIRST)
+    changed = FIRST + 8 * HOUR
+    await register(store, Periodic(specs=["0 9 * * *"]), submit_time=changed)
+    await look(store, changed)
+    assert (len(children(store)), next_of(store)) == (1, at("2026-11-22T09:00"))
+
+
+async def test_a_purge_takes_clock_and_ledger_along(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    await look(store, FIRST)
+
+    def purge(tx: Transaction) -> None:
+        found = jobs.current(tx, "default", "web")
+        assert found is not None
+        jobs.purge(tx, found)
+
+    await store.write(purge)
+    assert (ledger(store), store.read(periodic.next_time)) == ([], None)
+    assert len(children(store)) == 1  # which lives on
+
+
+# ---- by hand --------------------------------------------------------------------------------------
+
+
+async def test_a_launch_by_hand_needs_no_slot_and_minds_no_overlap(store: Store) -> None:
+    await register(store, msgspec.structs.replace(HOURLY, prohibit_overlap=True))
+    await look(store, NOW)
+    for seconds in (1, 2):
+        await force(store, "default", "web", now=NOW + seconds * SECOND, eval_id=f"e{seconds}")
+    assert len(children(store)) == 2
+    assert ledger(store) == []
+
+
+async def test_twice_in_a_second_is_the_same_child(store: Store) -> None:
+    await register(store)
+    for eval_id in ("e1", "e2"):
+        done = await force(store, "default", "web", now=NOW, eval_id=eval_id)
+        assert done.eval_id == eval_id
+    (child_id,) = children(store)
+    made = store.read(lambda db: evaluations.unfinished(db, "default", child_id))
+    assert [one.id for one in made] == ["e1", "e2"]
+
+
+async def test_a_slot_whose_child_was_launched_by_hand_is_skipped(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    await force(store, "default", "web", now=FIRST, eval_id="e")
+    await look(store, FIRST)
+    (line,) = ledger(store)
+    assert (line.outcome, line.reason) == (
+        "skipped",
+        "a child was launched by hand in the same second",
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "job_id", "text"),
+    [
+        (HOURLY, "nope", "^job not found$"),
+        (None, "web", "^can't force launch non-periodic job$"),
+    ],
+)
+async def test_only_a_periodic_job_is_launched_by_hand(
+    store: Store, block: Periodic | None, job_id: str, text: str
+) -> None:
+    await register(store, block)
+    with pytest.raises(Refused, match=text):
+        await force(store, "default", job_id, now=NOW, eval_id="e")
+
+
+def test_a_child_is_its_parent_without_clock_and_history() -> None:
+    parent = job(
+        "web",
+        periodic=HOURLY,
+        stable=True,
+        version_tag=VersionTag(name="golden"),
+        parameterized_job=Parameterized(),
+    )
+    child = derive(parent, "web/periodic-1", NOW)
+    assert (child.stable, child.version_tag, child.periodic) == (False, None, None)
+    assert child.task_groups == parent.task_groups
+
+
+# ---- time zones -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zone", "after", "wanted"),
+    [
+        ("UTC", "2026-03-29T00:00", "2026-03-29T02:30"),
+        # 02:30 is skipped in Berlin that night; in New York it was three weeks before
+        ("Europe/Berlin", "2026-03-29T00:00", "2026-03-30T00:30"),
+        ("America/New_York", "2026-03-29T00:00", "2026-03-29T06:30"),
+        # 02:30 comes twice in Berlin that night
+        ("Europe/Berlin", "2026-10-24T23:00", "2026-10-25T00:30"),
+        ("Europe/Berlin", "2026-10-25T00:30", "2026-10-25T01:30"),
+        ("Asia/Kolkata", "2026-01-01T00:00", "2026-01-01T21:00"),
+        ("Australia/Lord_Howe", "2026-01-01T00:00", "2026-01-01T15:30"),
+    ],
+)
+def test_slots_follow_the_clock_of_their_zone(zone: str, after: str, wanted: str) -> None:
+    block = Periodic(specs=["30 2 * * *"], time_zone=zone)
+    assert next_slot(block, at(after)) == at(wanted)
+
+
+# ---- the loop -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def following(store: Store, clock: Ticking) -> AsyncIterator[None]:
+    async with open_periodic(store, clock, ids()):
+        yield
+
+
+async def until_children(store: Store, number: int) -> None:
+    with trio.fail_after(10):
+        while True:
+            with store.watch("jobs/") as change:
+                if len(children(store)) >= number:
+                    return
+                await change.wait()
+
+
+async def test_the_loop_is_woken_by_a_new_job_and_by_the_clock(store: Store) -> None:
+    clock = Ticking()
+    async with following(store, clock):
+        clock.time = FIRST - SECOND // 20
+        await register(store, submit_time=clock.time)
+        await trio.testing.wait_all_tasks_blocked()
+        clock.time = FIRST  # a twentieth of a second later the loop looks again
+        await until_children(store, 1)
+
+
+async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> None:
+    clock = Ticking()
+
+    def work(tx: Transaction) -> None:
+        for number in range(50):
+            made: Job = job(f"web/{number}", type="batch", periodic=HOURLY)
+            jobs.append_version(tx, made)
+            jobs.settle(tx, made.namespace, made.id)
+
+    await store.write(work)
+    clock.time = FIRST
+    async with following(store, clock):
+        await until_children(store, 100)
+
+
+async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> None:
+    clock = Ticking()
+    await register(store)
+    clock.time = FIRST + HOUR
+    async with following(store, clock):
+        await until_children(store, 1)
+    assert outcomes(store) == [(FIRST, "caught-up")]

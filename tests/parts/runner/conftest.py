@@ -1,0 +1,85 @@
+"""What the runner's tests share: a node, and both ways to hold processes together."""
+
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers import cgroup
+from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.drivers.scan import Scanner
+from storage.store import Store
+from tests.parts.runner.world import Pipe, World, open_world
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory; nothing that a test has left running in it survives the test."""
+    yield tmp_path
+    end_all_of(tmp_path)
+    discard(tmp_path / "alloc")
+    shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def end_all_of(data_dir: Path) -> None:
+    """Kill every process that names the directory in its environment."""
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if f"={data_dir}/".encode() in Path(f"/proc/{name}/environ").read_bytes():
+                os.kill(int(name), 9)
+        except OSError:
+            continue
+
+
+def discard(owner: Path) -> None:
+    """Remove the control groups of a directory, once what was killed in them is gone."""
+    groups = cgroup.find(owner)
+    for _ in range(100):
+        if groups is None or groups.release():
+            return
+        time.sleep(0.01)
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    """A node with the machine's own drivers, and one that does as it is told."""
+    groups = cgroup.find(data_dir) or Scanner()
+    drivers = {"raw_exec": RawExec(groups, {}), "mock_driver": MockDriver()}
+    async with open_world(store, data_dir, drivers=drivers) as opened:
+        yield opened
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+@pytest.fixture(params=["cgroup", "scan"])
+def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[Groups]:
+    """Both ways to hold the processes of a task together."""
+    found = cgroup.find(data_dir) if request.param == "cgroup" else Scanner()
+    if found is None:
+        pytest.skip("this machine lets us make no control groups")
+    yield found
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+@pytest.fixture
+async def held_world(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
+    """A node that holds processes together in each of the ways."""
+    async with open_world(store, data_dir, drivers={"raw_exec": RawExec(groups, {})}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[Pipe]:
+    """A pipe from a task to the test."""
+    opened = Pipe(tmp_path / "pipe")
+    yield opened
+    opened.close()
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

@@ -1,0 +1,64 @@
+"""A daemon that is killed: runs a node in a process of its own, up to a chosen point.
+
+    python -m tests.parts.runner.doomed DATA_DIR POINT SCRIPT
+
+It places a batch job of that script, which is restarted twice when it fails. At the point `before-spawn` or `after-spawn` it kills itself
+around the start of the task; at `unrecorded` it runs on, but stores no report; at `recorded` it
+runs on. It prints a line when the task is stored as running.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+import trio
+
+from daemon.runner.drivers import local
+from daemon.runner.report import Reports
+from storage.records.base import SECOND
+from storage.records.task import RestartPolicy
+from storage.store import open_store
+from tests.parts.runner.world import batch, open_world, script
+from tests.samples import NOW
+
+TWICE = RestartPolicy(attempts=2, interval=3600 * SECOND, delay=SECOND // 20, mode="fail")
+
+
+def alloc_id_in(data_dir: Path) -> str:
+    """Return the id of the only allocation."""
+    return str(uuid5(NAMESPACE_URL, str(data_dir)))
+
+
+def prepare(point: str) -> None:
+    start = local._start
+
+    def die(*args: Any, **fields: Any) -> int:
+        if point == "after-spawn":
+            start(*args, **fields)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    if point.endswith("-spawn"):
+        local._start = die
+    if point == "unrecorded":
+        Reports.add = lambda self, report: None
+
+
+async def main(data_dir: Path, text: str) -> None:
+    async with (
+        open_store(data_dir, cluster_id="cluster", now=NOW) as store,
+        open_world(store, data_dir) as world,
+    ):
+        alloc_id = alloc_id_in(data_dir)
+        await world.place(batch(script(text, restart_policy=TWICE)), alloc_id=alloc_id)
+        await world.until_status(alloc_id, "running")
+        os.write(sys.stdout.fileno(), b"running\n")
+        await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    prepare(sys.argv[2])
+    trio.run(main, Path(sys.argv[1]), sys.argv[3])

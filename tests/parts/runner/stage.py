@@ -1,0 +1,136 @@
+"""An allocation on its own: no store, no processes, and a clock that jumps."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+
+from daemon.runner.alloc import AllocRunner
+from daemon.runner.artifacts.archive import Limits
+from daemon.runner.artifacts.fetch import Fetcher
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.host import Host
+from daemon.runner.lifecycle import client_status
+from daemon.runner.report import Report, Snapshot
+from daemon.runner.rotation import Sweeper
+from storage.records.allocation import Allocation, TaskEvent, TaskState
+from storage.records.base import SECOND
+from storage.records.job import Job
+from storage.records.task import RestartPolicy, Task
+from tests import samples
+from tests.parts.runner.world import Signer
+from tests.unit.runner.placements import placed
+
+NO_RESTARTS = RestartPolicy(attempts=0, interval=10 * SECOND, delay=SECOND, mode="fail")
+
+
+class JumpingClock:
+    """The wall clock of a test: as many seconds after its start as Trio's."""
+
+    def __init__(self) -> None:
+        self._began = trio.current_time()
+
+    def now(self) -> int:
+        return samples.NOW + int((trio.current_time() - self._began) * SECOND)
+
+
+class Book:
+    """What was reported, in the place of a store."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[float, str, TaskEvent]] = []
+        self.states: dict[str, TaskState] = {}
+        self.healthy: list[tuple[float, bool]] = []
+        self.is_full = False
+
+    def add(self, report: Report) -> None:
+        if self.is_full:
+            return
+        self._keep(report.take(0, ""))
+        report.was_stored()
+
+    def _keep(self, snapshot: Snapshot) -> None:
+        now = trio.current_time()
+        for task, events in snapshot.events.items():
+            self.events += [(now, task, event) for event in events]
+        self.states = snapshot.states
+        if snapshot.healthy is not None and not self.healthy:
+            self.healthy.append((now, snapshot.healthy))
+
+
+class Stage:
+    """The allocation, and what is known of it."""
+
+    def __init__(self, runner: AllocRunner, book: Book, allocation: Allocation, job: Job) -> None:
+        self.runner, self.book = runner, book
+        self._allocation, self._job = allocation, job
+        self._began = trio.current_time()
+
+    def want(self, **fields: Any) -> None:
+        """Let the scheduler change its mind."""
+        self._allocation = msgspec.structs.replace(self._allocation, **fields)
+        self.runner.update(self._allocation, self._job)
+
+    def told(self, task: str = "main") -> list[tuple[int, str, str]]:
+        """Return second, type and text of what happened to a task."""
+        return [
+            (round(moment - self._began), event.type, event.display_message)
+            for moment, name, event in self.book.events
+            if name == task
+        ]
+
+    def types(self, task: str = "main") -> list[str]:
+        return [kind for _, kind, _ in self.told(task)]
+
+    @property
+    def status(self) -> str:
+        return client_status(self.book.states.values())[0]
+
+    @property
+    def health(self) -> list[tuple[int, bool]]:
+        return [(round(moment - self._began), healthy) for moment, healthy in self.book.healthy]
+
+
+@asynccontextmanager
+async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[Stage]:
+    """Run an allocation of a job's only group, to its end if the block does not cancel it."""
+    book = Book()
+    host = Host(
+        alloc_dir=directory,
+        clock=JumpingClock(),
+        drivers={"mock_driver": MockDriver()},
+        reports=book,
+        sweeper=Sweeper(),
+        fetcher=Fetcher(limits=Limits(bytes=1, files=1), seconds=1, files_from=(), own_port=0),
+        values={},
+        environment={},
+        parent_cgroup="",
+        mhz=1000.0,
+        signer=Signer(),
+        issuer="http://issuer",
+        claims={},
+        task_socket=directory / "tasks.sock",
+        chance=lambda: 0.0,
+    )
+    allocation = placed(job, "n", "a", **fields)
+    runner = AllocRunner(host, allocation, job, {})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.run)
+        yield Stage(runner, book, allocation, job)
+
+
+def mock(name: str = "main", config: dict[str, object] | None = None, **fields: Any) -> Task:
+    """Return a task that does as its block says."""
+    given = {"restart_policy": NO_RESTARTS, "kill_timeout": SECOND, **fields}
+    return samples.task(name, driver="mock_driver", config=config or {}, **given)
+
+
+def batch(*tasks: Task) -> Job:
+    return samples.job("job", samples.group("web", *tasks), type="batch")
+
+
+def service(*tasks: Task, **group: Any) -> Job:
+    return samples.job("job", samples.group("web", *tasks, **group), type="service")

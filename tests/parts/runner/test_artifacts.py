@@ -1,0 +1,444 @@
+"""What a task brings along: fetched, checked, unpacked; and what is refused (golden: task-events)."""
+
+import base64
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.runner.artifacts import fetch as fetching
+from daemon.runner.artifacts.archive import Limits
+from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Forbidden, Order, destination
+from daemon.runner.beneath import Escapes
+from daemon.runner.taskdir import directories
+from storage.records.task import Artifact
+from storage.store import Store
+from tests.parts.runner.world import World, batch, open_world, script, state_of
+
+MEGABYTE = 1024 * 1024
+LIMITS = Limits(bytes=4 * MEGABYTE, files=50)
+
+
+class Site:
+    """A small web server: what stands at each path, as the bytes of an answer."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[str] = []
+        self.port = 0
+
+    def put(self, path: str, body: bytes, status: int = 200, *headers: str) -> str:
+        lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}", *headers]
+        self.pages[path] = "\r\n".join([*lines, "", ""]).encode() + body
+        return self.url(path)
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        async with stream:
+            head = bytes(await stream.receive_some()).decode()
+            self.asked.append(head)
+            path = head.split()[1].partition("?")[0]
+            page = self.pages.get(path)
+            if page is None:
+                await stream.send_all(b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n")
+            elif page == b"hang":
+                await trio.sleep_forever()
+            else:
+                try:
+                    await stream.send_all(page)
+                except trio.BrokenResourceError:
+                    return
+
+
+@pytest.fixture
+async def site(nursery: trio.Nursery) -> Site:
+    made = Site()
+    (listener,) = await nursery.start(partial(trio.serve_tcp, host="127.0.0.1"), made.serve, 0)
+    made.port = listener.socket.getsockname()[1]
+    return made
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the directory of an allocation with a task."""
+    for name in ("a/alloc/data", "a/main/local", "a/main/secrets"):
+        (tmp_path / name).mkdir(parents=True)
+    return tmp_path / "a"
+
+
+def order(root: Path, source: str, **fields: Any) -> Order:
+    return Order(
+        artifact=Artifact(getter_source=source, **fields),
+        root=str(root),
+        base="main",
+        places=directories(str(root), "main"),
+    )
+
+
+def fetcher(**fields: Any) -> Fetcher:
+    given = {"limits": LIMITS, "seconds": 30, "files_from": (), "own_port": 0, **fields}
+    return Fetcher(**given)
+
+
+def tar(members: dict[str, bytes], *odd: tarfile.TarInfo, mode: str = "w:gz") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(content), 0o755
+            archive.addfile(member, io.BytesIO(content))
+        for member in odd:
+            archive.addfile(member)
+    return out.getvalue()
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+def there(root: Path) -> list[str]:
+    """Return everything below the task's local directory."""
+    local = root / "main/local"
+    return sorted(str(path.relative_to(local)) for path in local.rglob("*"))
+
+
+# ---- what comes --------------------------------------------------------------------------------------
+
+
+async def test_a_file_is_fetched_into_the_tasks_directory(site: Site, root: Path) -> None:
+    await fetcher().fetch(order(root, site.put("/a.bin", b"data")))
+    assert (root / "main/local/a.bin").read_bytes() == b"data"
+    assert sorted(os.listdir(root)) == ["alloc", "main"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"relative_dest": "local/x/y"}, "main/local/x/y/a.bin"),
+        ({"relative_dest": "local/b", "getter_mode": "file"}, "main/local/b"),
+        ({"relative_dest": "../alloc/data"}, "alloc/data/a.bin"),
+        ({"getter_options": {"filename": "c"}}, "main/local/c"),
+    ],
+)
+async def test_it_goes_where_the_block_says(
+    site: Site, root: Path, fields: dict[str, Any], place: str
+) -> None:
+    await fetcher().fetch(order(root, site.put("/a.bin", b"data"), **fields))
+    assert (root / place).read_bytes() == b"data"
+
+
+def test_a_destination_may_begin_with_a_directory_as_the_task_sees_it(root: Path) -> None:
+    assert destination(order(root, "x", relative_dest=f"{root}/alloc/data")) == ("alloc/data", "")
+    assert destination(order(root, "x", relative_dest=f"{root}/main/secrets/s")) == (
+        "main/secrets/s",
+        "",
+    )
+    with pytest.raises(Escapes):
+        destination(order(root, "x", relative_dest="../../other"))
+    with pytest.raises(Escapes):
+        destination(order(root, "x", relative_dest="../.claim.main.0"))
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("/a.tar.gz", lambda members: tar(members)),
+        ("/a.tgz", lambda members: tar(members)),
+        ("/a.tar.xz", lambda members: tar(members, mode="w:xz")),
+        ("/a.tar.bz2", lambda members: tar(members, mode="w:bz2")),
+        ("/a.tar", lambda members: tar(members, mode="w")),
+        ("/a.zip", zipped),
+    ],
+)
+async def test_an_archive_is_unpacked(
+    site: Site, root: Path, name: str, pack: Callable[[dict[str, bytes]], bytes]
+) -> None:
+    body = pack({"bin/tool": b"#!/bin/sh\n", "doc.txt": b"words"})
+    await fetcher().fetch(order(root, site.put(name, body)))
+    assert there(root) == ["bin", "bin/tool", "doc.txt"]
+    assert (root / "main/local/bin/tool").read_bytes() == b"#!/bin/sh\n"
+
+
+async def test_a_compressed_file_is_unpacked(site: Site, root: Path) -> None:
+    await fetcher().fetch(order(root, site.put("/a.txt.gz", gzip.compress(b"words"))))
+    assert (root / "main/local/a.txt").read_bytes() == b"words"
+
+
+async def test_an_archive_stays_as_it_is_when_that_is_wished(site: Site, root: Path) -> None:
+    body = zipped({"x": b"y"})
+    url = site.put("/a.zip", body)
+    await fetcher().fetch(order(root, url, getter_options={"archive": "false"}))
+    assert (root / "main/local/a.zip").read_bytes() == body
+
+
+async def test_only_the_folder_that_is_wanted_comes(site: Site, root: Path) -> None:
+    url = site.put("/a.zip", zipped({"one/x": b"x", "two/y": b"y"}))
+    await fetcher().fetch(order(root, f"{url}//one"))
+    assert there(root) == ["x"]
+
+
+async def test_what_is_there_is_filled_and_replaced(site: Site, root: Path) -> None:
+    (root / "main/local/bin").mkdir()
+    (root / "main/local/bin/old").touch()
+    (root / "main/local/doc.txt").write_text("old")
+    await fetcher().fetch(order(root, site.put("/a.tgz", tar({"bin/new": b"", "doc.txt": b"new"}))))
+    assert there(root) == ["bin", "bin/new", "bin/old", "doc.txt"]
+    assert (root / "main/local/doc.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("kind", ["md5", "sha1", "sha256", "sha512"])
+async def test_a_checksum_is_verified(site: Site, root: Path, kind: str) -> None:
+    good = hashlib.new(kind, b"data").hexdigest()
+    url = site.put("/a", b"data")
+    await fetcher().fetch(order(root, url, getter_options={"checksum": f"{kind}:{good}"}))
+    bad = "0" * len(good)
+    with pytest.raises(FetchFailed, match="Checksums did not match") as told:
+        await fetcher().fetch(order(root, url, getter_options={"checksum": f"{kind}:{bad}"}))
+    assert not told.value.recoverable
+
+
+async def test_headers_are_sent_but_secrets_not_to_strangers(site: Site, root: Path) -> None:
+    site.put("/to", b"data")
+    elsewhere = f"http://localhost:{site.port}/to"
+    url = site.put("/from", b"", 302, f"Location: {elsewhere}")
+    headers = {"Authorization": "Bearer x", "X-Kind": "y"}
+    await fetcher().fetch(order(root, url, getter_headers=headers))
+    assert "Bearer x" in site.asked[0]
+    assert "Bearer x" not in site.asked[1]
+    assert "X-Kind" in site.asked[1]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_a_repository_is_cloned_at_a_revision(root: Path, tmp_path: Path) -> None:
+    # Over https there is none here: the clone itself is the same.
+    repository = tmp_path / "repo"
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+
+    def git(*words: str) -> None:
+        name = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        subprocess.run(
+            ["git", *name, *words], cwd=repository, env=env, check=True, capture_output=True
+        )
+
+    repository.mkdir()
+    git("init", "-q", "-b", "main")
+    (repository / "f").write_text("one")
+    git("add", "f")
+    git("commit", "-qm", "one")
+    git("tag", "v1")
+    target = tmp_path / "clone"
+    await fetching._git(
+        ["clone", "-q", "--", str(repository), str(target)], {**env, "GIT_ALLOW_PROTOCOL": "file"}
+    )
+    assert (target / "f").read_text() == "one"
+    with pytest.raises(FetchFailed, match="not supported"):
+        await fetcher().fetch(order(root, f"git::file://{repository}"))
+    with pytest.raises(FetchFailed, match="ref '-x'"):
+        await fetcher().fetch(order(root, "git::https://127.0.0.1:9/r.git?ref=-x"))
+
+
+async def test_files_of_the_machine_come_only_from_where_that_is_allowed(
+    root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open/f").write_text("data")
+    (tmp_path / "open/link").symlink_to("/etc/passwd")
+    allowed = fetcher(files_from=(str(tmp_path / "open"),))
+    await allowed.fetch(order(root, f"{tmp_path}/open/f"))
+    assert (root / "main/local/f").read_text() == "data"
+    for source in ("/etc/passwd", f"{tmp_path}/open/../../etc/passwd", f"{tmp_path}/open/link"):
+        with pytest.raises(FetchFailed, match="artifact_paths"):
+            await allowed.fetch(order(root, source))
+
+
+# ---- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [
+        tar({"../outside": b"x"}),
+        tar({"/etc/x": b"x"}),
+        tar({}, link("x", "/etc")),
+        tar({}, link("x", "../../..")),
+        tar({"y": b""}, link("x", "y", tarfile.LNKTYPE)),
+        tar({}, link("x", "", tarfile.CHRTYPE)),
+        tar({}, link("d", "../../../"), *[]),
+        tar({f"f{number}": b"" for number in range(60)}),
+        tar({"bomb": b"\0" * 5 * MEGABYTE}),
+        b"this is no archive",
+        tar({"x": b"y" * 1000})[:-40],
+    ],
+    ids=[
+        *("above", "absolute", "link", "link above", "hard link", "device", "link to root"),
+        *("too many", "bomb", "nonsense", "cut"),
+    ],
+)
+async def test_an_archive_that_is_not_honest_brings_nothing(
+    site: Site, root: Path, archive: bytes
+) -> None:
+    with pytest.raises(FetchFailed) as told:
+        await fetcher().fetch(order(root, site.put("/a.tgz", archive)))
+    assert not told.value.recoverable
+    assert there(root) == []
+    assert sorted(os.listdir(root)) == ["alloc", "main"]
+
+
+async def test_links_that_stay_inside_come_along(site: Site, root: Path) -> None:
+    await fetcher().fetch(order(root, site.put("/a.tgz", tar({"d/f": b"x"}, link("l", "d/f")))))
+    assert os.readlink(root / "main/local/l") == "d/f"
+
+
+async def test_a_link_that_a_task_has_made_leads_nowhere(site: Site, root: Path) -> None:
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (root / "main/local/d").symlink_to(outside)
+    url = site.put("/a.tgz", tar({"d/f": b"x"}))
+    with pytest.raises(FetchFailed):
+        await fetcher().fetch(order(root, url))
+    with pytest.raises(FetchFailed):
+        await fetcher().fetch(order(root, url, relative_dest="local/d"))
+    assert list(outside.iterdir()) == []
+
+
+async def test_what_is_larger_than_allowed_is_given_up(site: Site, root: Path) -> None:
+    with pytest.raises(FetchFailed, match="more than 4194304"):
+        await fetcher().fetch(order(root, site.put("/a", b"x" * 5 * MEGABYTE)))
+    endless = b"HTTP/1.1 200 x\r\n\r\n" + b"x" * 5 * MEGABYTE
+    site.pages["/b"] = endless
+    with pytest.raises(FetchFailed, match="more than 4194304"):
+        await fetcher().fetch(order(root, site.url("/b")))
+
+
+async def test_what_does_not_come_in_time_is_given_up(site: Site, root: Path) -> None:
+    site.pages["/a"] = b"hang"
+    with pytest.raises(FetchFailed, match="not there within") as told:
+        await fetcher(seconds=0.1).fetch(order(root, site.url("/a")))
+    assert told.value.recoverable
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "fe80::1",
+        "::ffff:169.254.169.254",
+        "fd00:ec2::254",
+        "0.0.0.0",  # noqa: S104  # not bound
+        "224.0.0.1",
+    ],
+)
+def test_addresses_that_are_not_for_tasks_are_refused(address: str) -> None:
+    with pytest.raises(Forbidden):
+        fetcher().permit(address, 80)
+
+
+def test_the_daemon_is_not_asked_by_itself() -> None:
+    with pytest.raises(Forbidden, match="the daemon itself"):
+        fetcher(own_port=4646).permit("127.0.0.1", 4646)
+    fetcher(own_port=4646).permit("127.0.0.1", 80)
+
+
+async def test_a_redirect_to_what_is_refused_is_refused(site: Site, root: Path) -> None:
+    url = site.put("/a", b"", 302, "Location: http://169.254.169.254/latest")
+    with pytest.raises(FetchFailed, match="metadata service"):
+        await fetcher().fetch(order(root, url))
+    round_and_round = site.put("/b", b"", 302, "Location: /b")
+    with pytest.raises(FetchFailed, match="redirects"):
+        await fetcher().fetch(order(root, round_and_round))
+
+
+@pytest.mark.parametrize(
+    ("source", "recoverable"),
+    [("http://127.0.0.1:9/none", True), ("s3::https://h/x", False), ("http://[::1", False)],
+)
+async def test_a_failure_names_the_source_and_the_reason(
+    root: Path, source: str, recoverable: bool
+) -> None:
+    with pytest.raises(FetchFailed, match=r'^failed to download artifact "') as told:
+        await fetcher().fetch(order(root, source))
+    assert told.value.recoverable is recoverable
+
+
+# ---- in a task's life --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def life(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    async with open_world(store, data_dir) as opened:
+        yield opened
+
+
+async def test_a_task_finds_what_it_brings_along_and_it_is_fetched_once(
+    life: World, site: Site
+) -> None:
+    url = site.put("/a.tgz", tar({"tool": b"#!/bin/sh\necho hi\n"}))
+    artifacts = [Artifact(getter_source="${URL}", relative_dest="local/")]
+    policy = {"attempts": 1, "interval": 10**10, "delay": 0, "mode": "fail"}
+    task = script("local/tool; exit 1", env={"URL": url}, artifacts=artifacts)
+    task = msgspec.structs.replace(
+        task, restart_policy=msgspec.structs.replace(task.restart_policy, **policy)
+    )
+    alloc_id = await life.place(batch(task))
+    await life.until_done(alloc_id)
+    assert life.output(alloc_id) == "hi\nhi\n"
+    assert life.types(alloc_id)[:4] == [
+        "Received",
+        "Task Setup",
+        "Downloading Artifacts",
+        "Started",
+    ]
+    assert len(site.asked) == 1
+
+
+async def test_a_task_without_what_it_needs_never_starts(life: World, site: Site) -> None:
+    artifacts = [Artifact(getter_source=site.url("/none"))]
+    alloc_id = await life.place(batch(script("echo no", artifacts=artifacts)))
+    done = await life.until_done(alloc_id)
+    assert state_of(done).failed
+    assert life.types(alloc_id)[2:] == [
+        "Downloading Artifacts",
+        "Failed Artifact Download",
+        "Not Restarting",
+    ]
+    assert "bad response code: 404" in life.told(alloc_id)[3][1]
+
+
+async def test_a_stop_does_not_wait_for_an_endless_download(life: World, site: Site) -> None:
+    site.pages["/a"] = b"hang"
+    artifacts = [Artifact(getter_source=site.url("/a"))]
+    alloc_id = await life.place(batch(script("echo no", artifacts=artifacts)))
+    await life.until(alloc_id, lambda _: "Downloading Artifacts" in life.types(alloc_id))
+    await life.stop(alloc_id)
+    assert (await life.until_done(alloc_id)).client_status == "complete"
+
+
+def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
+    source = fetching.parse("git::ssh://git@h/r", {"sshkey": base64.b64encode(b"key").decode()})
+    env = fetching._git_environment(source, str(tmp_path))
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    assert str(tmp_path / "key") in env["GIT_SSH_COMMAND"]

@@ -1,0 +1,250 @@
+"""The course of an allocation in time: restarts, delays, health (golden: restart-policy)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from storage.records.allocation import Desired, DesiredTransition
+from storage.records.base import SECOND
+from storage.records.group import Migrate, Update
+from storage.records.task import Lifecycle, RestartPolicy
+from tests.parts.runner.stage import Stage, batch, mock, on_stage, service
+
+FOREVER = {"run_for": "10000h"}
+TWICE = RestartPolicy(attempts=2, interval=60 * SECOND, delay=4 * SECOND, mode="fail")
+UPDATE = Update(
+    health_check="task_states", min_healthy_time=10 * SECOND, healthy_deadline=30 * SECOND
+)
+
+
+def at(stage: Stage, kind: str, task: str = "main") -> list[int]:
+    """Return the seconds at which something happened to a task."""
+    return [second for second, type_, _ in stage.told(task) if type_ == kind]
+
+
+async def test_a_failed_task_is_started_again_after_its_delay(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"run_for": "1s", "exit_code": 5}, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert stage.told()[2:6] == [
+        (0, "Started", "Task started by client"),
+        (1, "Terminated", "Exit Code: 5"),
+        (1, "Restarting", "Task restarting in 4s"),
+        (5, "Started", "Task started by client"),
+    ]
+    assert at(stage, "Started") == [0, 5, 10]
+    reason = 'Exceeded allowed attempts 2 in interval 1m0s and mode is "fail"'
+    assert stage.told()[-1] == (11, "Not Restarting", reason)
+    state = stage.book.states["main"]
+    assert (state.restarts, state.failed, stage.status) == (2, True, "failed")
+
+
+async def test_in_delay_mode_the_next_interval_is_waited_for(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    policy = RestartPolicy(attempts=1, interval=20 * SECOND, delay=SECOND, mode="delay")
+    task = mock(config={"run_for": "1s", "exit_code": 5}, restart_policy=policy)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await trio.sleep(30)
+        stage.want(desired_status="stop")
+    assert at(stage, "Started")[:3] == [0, 2, 20]
+    restarts = [text for _, kind, text in stage.told() if kind == "Restarting"]
+    assert restarts[1].startswith("Exceeded allowed attempts, applying a delay - ")
+
+
+async def test_a_service_that_ends_well_is_started_again_all_the_same(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"run_for": "1s"}, restart_policy=TWICE)
+    async with on_stage(service(task), tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert at(stage, "Started") == [0, 5, 10]
+    assert stage.status == "failed"
+
+
+@pytest.mark.parametrize(("recoverable", "starts"), [(True, 3), (False, 1)])
+async def test_only_a_passing_trouble_at_the_start_is_worth_another_attempt(
+    tmp_path: Path, autojump_clock: object, recoverable: bool, starts: int
+) -> None:
+    config = {"start_error": "no luck", "start_error_recoverable": recoverable}
+    task = mock(config=config, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert stage.types().count("Driver Failure") == starts
+    assert stage.status == "failed"
+
+
+async def test_a_task_can_be_killed_while_it_waits_for_its_next_attempt(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"exit_code": 1}, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await trio.sleep(2)
+        stage.want(desired_status="stop")
+        await stage.runner.ended.wait()
+        assert trio.current_time() - stage._began < 3
+    assert stage.types()[-2:] == ["Restarting", "Killing"]
+    assert stage.status == "complete"
+
+
+async def test_a_task_can_be_killed_while_it_is_being_started(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"start_block_for": "5s", **FOREVER})
+    async with on_stage(batch(task), tmp_path) as stage:
+        await trio.sleep(1)
+        stage.want(desired_status="stop")
+    assert stage.told()[2:] == [
+        (1, "Killing", "Sent interrupt. Waiting 1s before force killing"),
+        (5, "Started", "Task started by client"),
+        (5, "Terminated", "Exit Code: 130, Signal: 2"),
+        (5, "Killed", "Task successfully killed"),
+    ]
+
+
+async def test_a_task_that_does_not_end_is_forced_after_its_kill_timeout(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"kill_after": "1h", **FOREVER}, kill_timeout=7 * SECOND)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await trio.sleep(1)
+        stage.want(desired_status="stop")
+    assert (8, "Terminated", "Exit Code: 137, Signal: 9") in stage.told()
+
+
+async def test_nothing_is_restarted_before_the_store_knows_of_the_last_end(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"exit_code": 1}, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        stage.book.is_full = True
+        await trio.sleep(20)
+        assert stage.book.states == {}
+        stage.book.is_full = False
+        stage.runner._report.publish()
+    assert at(stage, "Started") == [20, 20, 24]  # the first was at 0, and told at 20
+    assert stage.book.states["main"].restarts == 2
+
+
+async def test_a_group_waits_its_shutdown_delay_before_its_tasks_are_asked(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER), shutdown_delay=30 * SECOND)
+    async with on_stage(job, tmp_path) as stage:
+        await trio.sleep(1)
+        stage.want(desired_status="stop")
+    assert at(stage, "Killing") == [31]
+
+
+async def test_the_shutdown_delay_of_a_group_can_be_cut_short(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER), shutdown_delay=30 * SECOND)
+    async with on_stage(job, tmp_path) as stage:
+        await trio.sleep(1)
+        stage.want(desired_status="stop")
+        await trio.sleep(1)
+        stage.want(desired=Desired(transition=DesiredTransition(no_shutdown_delay=True)))
+    assert at(stage, "Killing") == [2]
+
+
+async def test_sidecars_are_killed_after_the_tasks_they_accompany(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    slow = mock("main", config={"kill_after": "3s", **FOREVER}, kill_timeout=60 * SECOND)
+    side = mock("side", config=FOREVER, lifecycle=Lifecycle(hook="prestart", sidecar=True))
+    async with on_stage(service(slow, side), tmp_path) as stage:
+        await trio.sleep(1)
+        stage.want(desired_status="stop")
+    assert at(stage, "Terminated") == [4]
+    assert at(stage, "Killing", "side") == [4]
+
+
+# ---- health ---------------------------------------------------------------------------------------
+
+
+async def staged(tmp_path: Path, job: Any, seconds: int, **fields: Any) -> Stage:
+    """Run an allocation for some seconds, then stop it."""
+    async with on_stage(job, tmp_path, **fields) as stage:
+        await trio.sleep(seconds)
+        stage.want(desired_status="stop")
+    return stage
+
+
+async def test_an_allocation_is_healthy_when_its_tasks_have_run_for_long_enough(
+    tmp_path: Path,
+    autojump_clock: object,
+) -> None:
+    job = service(mock("a", config=FOREVER), mock("b", config=FOREVER), update=UPDATE)
+    assert (await staged(tmp_path, job, 60, deployment_id="d")).health == [(10, True)]
+
+
+async def test_a_restart_makes_it_wait_anew(tmp_path: Path, autojump_clock: object) -> None:
+    job = service(mock(config=FOREVER), update=UPDATE)
+    async with on_stage(job, tmp_path, deployment_id="d") as stage:
+        await trio.sleep(6)
+        stage.runner.restart("main")
+        await trio.sleep(30)
+        stage.want(desired_status="stop")
+    assert stage.health == [(16, True)]
+
+
+async def test_it_is_unhealthy_when_the_deadline_has_passed_and_the_task_says_why(
+    tmp_path: Path,
+    autojump_clock: object,
+) -> None:
+    task = mock(
+        config={"run_for": "5s", "exit_code": 1},
+        restart_policy=RestartPolicy(attempts=90, interval=3600 * SECOND, delay=SECOND),
+    )
+    stage = await staged(tmp_path, service(task, update=UPDATE), 60, deployment_id="d")
+    assert stage.health == [(30, False)]
+    (complaint,) = [text for _, kind, text in stage.told() if kind == "Alloc Unhealthy"]
+    assert complaint in {
+        "Task not running by healthy_deadline of 30s",
+        "Task not running for min_healthy_time of 10s by healthy_deadline of 30s",
+    }
+
+
+async def test_it_is_unhealthy_as_soon_as_a_task_has_failed_for_good(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    task = mock(config={"run_for": "5s", "exit_code": 1})
+    stage = await staged(tmp_path, service(task, update=UPDATE), 60, deployment_id="d")
+    assert stage.health == [(5, False)]
+    assert "Alloc Unhealthy" not in stage.types()
+
+
+async def test_a_service_without_a_deployment_has_health_too(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER), migrate=Migrate(min_healthy_time=3 * SECOND))
+    assert (await staged(tmp_path, job, 60)).health == [(3, True)]
+
+
+async def test_of_what_is_stopped_before_it_was_healthy_nobody_knows(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER))
+    assert (await staged(tmp_path, job, 2)).health == []
+
+
+async def test_a_batch_job_has_no_health(tmp_path: Path, autojump_clock: object) -> None:
+    assert (await staged(tmp_path, batch(mock(config=FOREVER)), 600)).health == []
+
+
+async def test_a_new_deployment_asks_for_health_again(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER), update=UPDATE)
+    async with on_stage(job, tmp_path, deployment_id="d1") as stage:
+        await trio.sleep(20)
+        stage.book.healthy.clear()
+        stage.want(deployment_id="d2")
+        await trio.sleep(20)
+        stage.want(desired_status="stop")
+    assert stage.health == [(30, True)]

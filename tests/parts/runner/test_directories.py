@@ -1,0 +1,227 @@
+"""What a task finds around it: directories, environment, user (golden: task-environment)."""
+
+import base64
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from storage.records.task import DispatchPayload
+from storage.store import Store
+from tests.parts.runner.conftest import needs_root
+from tests.parts.runner.world import (
+    Pipe,
+    World,
+    batch,
+    open_world,
+    script,
+    service,
+    until_gone,
+)
+from tests.samples import group, job
+
+
+def modes(directory: Path) -> dict[str, str]:
+    """Return the modes of everything in a directory, by name."""
+    return {path.name: stat.filemode(path.lstat().st_mode) for path in directory.iterdir()}
+
+
+async def test_a_task_finds_its_directories(world: World) -> None:
+    alloc_id = await world.place(batch(script("pwd; ls -a; ls -a $NOMAD_ALLOC_DIR")))
+    await world.until_done(alloc_id)
+    directory = world.directory(alloc_id)
+    assert world.output(alloc_id).split() == [
+        str(directory / "main"),
+        *[".", "..", "local", "private", "secrets", "tmp"],
+        *[".", "..", "data", "logs", "tmp"],
+    ]
+
+
+async def test_directories_are_open_to_all_below_one_that_is_not(world: World) -> None:
+    alloc_id = await world.place(batch(script("exit 0")))
+    await world.until_done(alloc_id)
+    directory = world.directory(alloc_id)
+    assert stat.filemode(directory.stat().st_mode) == "drwx--x--x"
+    assert stat.filemode((directory / "main").stat().st_mode) == "drwxrwxrwx"
+    assert modes(directory / "main") == {
+        "local": "drwxrwxrwx",
+        "private": "drwxrwxrwx",
+        "secrets": "drwxrwxrwx",
+        "tmp": "drwxrwxrwt",
+    }
+    assert modes(directory / "alloc") == {
+        "data": "drwxrwxrwx",
+        "logs": "drwxrwxrwt",
+        "tmp": "drwxrwxrwt",
+    }
+    assert modes(directory / "alloc/logs") == {
+        "main.stdout.0": "-rw-r--r--",
+        "main.stderr.0": "-rw-r--r--",
+    }
+
+
+async def test_a_narrow_mask_of_the_daemon_reaches_neither_directories_nor_tasks(
+    world: World,
+) -> None:
+    before = os.umask(0o077)
+    try:
+        alloc_id = await world.place(batch(script("umask; touch local/f")))
+        await world.until_done(alloc_id)
+    finally:
+        os.umask(before)
+    assert world.output(alloc_id) == "0022\n"
+    assert modes(world.directory(alloc_id) / "main/local") == {"f": "-rw-r--r--"}
+    assert modes(world.directory(alloc_id) / "alloc/logs")["main.stdout.0"] == "-rw-r--r--"
+
+
+async def test_a_task_gets_every_variable_exactly_as_it_was_given(world: World) -> None:
+    env = {
+        "PLAIN": "a b  c",
+        "logging.level.root": "DEBUG $HOME `id` \"'",
+        "with-dash": "1",
+        "IFS": "xyz",
+        "OPTIND": "not a number",
+        "PPID": "7",
+        "OLDPWD": "/old",
+        "PS4": "+ ",
+        "LD_PRELOAD_X": "/none.so",
+        "LINES\nTWO": "a\nb",
+        "EMPTY": "",
+        "UMLAUT": "größe",
+    }
+    alloc_id = await world.place(
+        batch(script("", config={"command": "/usr/bin/env", "args": ["-0"]}, env=env))
+    )
+    await world.until_done(alloc_id)
+    pairs = (pair.split("=", 1) for pair in world.output(alloc_id).split("\0") if pair)
+    found = {name: value for name, value in pairs if not name.startswith("NOMAD_")}
+    assert found == {**env, "PWD": str(world.directory(alloc_id) / "main")}
+
+
+async def test_references_are_resolved_in_arguments_and_environment(world: World) -> None:
+    task = script(
+        "",
+        config={
+            "command": "/bin/${X}",
+            "args": ["${NOMAD_TASK_NAME} ${meta.zone} ${node.datacenter} ${attr.kernel.name} ${i}"],
+        },
+        env={"X": "echo"},
+    )
+    alloc_id = await world.place(batch(task))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "main a dc1 linux ${i}\n"
+
+
+async def test_a_task_may_choose_its_working_directory(world: World) -> None:
+    config = {"command": "/bin/sh", "args": ["-c", "pwd; echo $PWD"], "work_dir": "/usr"}
+    alloc_id = await world.place(batch(script("", config=config)))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "/usr\n/usr\n"
+
+
+async def test_the_payload_of_a_dispatch_is_in_the_local_directory(world: World) -> None:
+    task = script("cat local/in/put.txt", dispatch_payload=DispatchPayload(file="in/put.txt"))
+    payload = base64.b64encode(b"hello\n").decode()
+    alloc_id = await world.place(job("p", group("web", task), type="batch", payload=payload))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "hello\n"
+    assert modes(world.directory(alloc_id) / "main/local/in") == {"put.txt": "-rw-r--r--"}
+
+
+@pytest.mark.parametrize("file", ["../../x", "/etc/x", "..", "a/../../b"])
+async def test_a_payload_does_not_leave_the_local_directory(world: World, file: str) -> None:
+    task = script("exit 0", dispatch_payload=DispatchPayload(file=file))
+    payload = base64.b64encode(b"x").decode()
+    alloc_id = await world.place(job("p", group("web", task), type="batch", payload=payload))
+    await world.until_done(alloc_id)
+    holders = {
+        path.parent
+        for path in world.config.data_dir.rglob("*")
+        if path.is_file() and path.read_bytes() == b"x"
+    }
+    local = world.directory(alloc_id) / "main/local"
+    assert all(holder.is_relative_to(local) for holder in holders)
+
+
+@needs_root
+async def test_a_task_runs_as_its_user_who_owns_its_directory(world: World) -> None:
+    text = "id -un; id -u; id -Gn; touch local/f secrets/s; echo $USER $HOME; grep ^Cap /proc/self/status"
+    world.config.data_dir.parent.chmod(0o755)
+    alloc_id = await world.place(batch(script(text, user="nobody")))
+    done = await world.until_done(alloc_id)
+    name, number, groups, home, *capabilities = world.output(alloc_id).splitlines()
+    assert done.client_status == "complete"
+    assert (name, number, groups, home) == ("nobody", "65534", "nogroup", "nobody /nonexistent")
+    held = {line.split()[0]: int(line.split()[1], 16) for line in capabilities}
+    assert (held["CapPrm:"], held["CapEff:"], held["CapInh:"], held["CapAmb:"]) == (0, 0, 0, 0)
+    assert modes(world.directory(alloc_id) / "main")["secrets"] == "drwx------"
+    assert (world.directory(alloc_id) / "main/local/f").stat().st_uid == 65534
+
+
+@needs_root
+async def test_a_task_of_another_user_cannot_touch_what_tells_of_its_end(world: World) -> None:
+    text = "echo exit 0 >>../.claim.main.0; rm -f ../.claim.main.0; mv ../alloc ../x; exit 5"
+    alloc_id = await world.place(batch(script(text, user="nobody")))
+    await world.until_done(alloc_id)
+    assert ("Terminated", "Exit Code: 5") in world.told(alloc_id)
+    assert (world.directory(alloc_id) / "alloc").is_dir()
+
+
+@needs_root
+async def test_a_task_of_another_user_cannot_replace_its_log(world: World) -> None:
+    text = "cd $NOMAD_ALLOC_DIR; rm -f logs/main.stdout.0; mv logs x; ln -s /tmp logs; echo kept"
+    alloc_id = await world.place(batch(script(text, user="nobody")))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id).startswith("kept\n")
+
+
+async def test_a_purge_ends_the_task_in_its_own_way_and_removes_the_directory(
+    world: World, pipe: Pipe
+) -> None:
+    text = "trap 'echo asked >$PIPE; exit 0' TERM; echo $$ >$PIPE; while :; do sleep 0.01; done"
+    task = script(text, env={"PIPE": str(pipe.path)}, kill_signal="SIGTERM")
+    alloc_id = await world.place(service(task))
+    pid = int(await pipe.line())
+    await world.until_status(alloc_id, "running")
+    await world.purge(service(task))
+    assert await pipe.line() == "asked"
+    await until_gone(pid)
+    await world.until_no_directory(alloc_id)
+
+
+async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotten(
+    world: World,
+) -> None:
+    wanted = batch(script("echo out; chmod 0 local; mkdir -p x/y; chmod 0 x"))
+    alloc_id = await world.place(wanted)
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "out\n"
+    await world.purge(wanted)
+    await world.until_no_directory(alloc_id)
+
+
+async def test_a_task_inherits_nothing_but_its_three_streams(store: Store, data_dir: Path) -> None:
+    inherited = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(inherited, True)
+    try:
+        async with open_world(store, data_dir) as world:
+            # The shell's own: `ls` reads the directory by one more.
+            alloc_id = await world.place(batch(script("ls /proc/self/fd; ls /proc/$$/fd")))
+            await world.until_done(alloc_id)
+            assert world.output(alloc_id).split() == ["0", "1", "2", "3", "0", "1", "2"]
+    finally:
+        os.close(inherited)
+
+
+async def test_the_directory_of_all_allocations_is_made_again_when_it_is_gone(
+    world: World,
+) -> None:
+    first = await world.place(batch(script("exit 0"), job_id="first"))
+    await world.until_done(first)
+    shutil.rmtree(world.config.alloc_dir)
+    await world.purge(batch(script("exit 0"), job_id="first"))  # makes the runner look there
+    second = await world.place(batch(script("echo $PWD"), job_id="second"))
+    await world.until_done(second)
+    assert world.output(second) == f"{world.directory(second)}/main\n"

@@ -1,0 +1,170 @@
+"""How tasks end, and how that is told (golden: task-events)."""
+
+import pytest
+
+from storage.records.task import Template, VolumeMount
+from tests.parts.runner.world import World, batch, script, service
+
+BEGINNING = [
+    ("Received", "Task received by client"),
+    ("Task Setup", "Building Task Directory"),
+    ("Started", "Task started by client"),
+]
+NO_RESTART = ("Not Restarting", "Policy allows no restarts")
+
+
+async def test_a_task_that_exits_with_zero_completes_its_allocation(world: World) -> None:
+    alloc_id = await world.place(batch(script("exit 0")))
+    done = await world.until_done(alloc_id)
+    assert (done.client_status, done.client.description) == (
+        "complete",
+        "All tasks have completed",
+    )
+    assert world.told(alloc_id) == [*BEGINNING, ("Terminated", "Exit Code: 0")]
+    state = (done.client.task_states or {})["main"]
+    assert (state.state, state.failed, state.restarts) == ("dead", False, 0)
+    assert state.started_at is not None
+    assert state.finished_at is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("exit 7", "Exit Code: 7"),
+        ("exit 137", "Exit Code: 137"),
+        ("exit 255", "Exit Code: 255"),
+        ("kill -9 $$", "Exit Code: 137, Signal: 9"),
+        ("kill -TERM $$", "Exit Code: 143, Signal: 15"),
+        ("kill -INT $$", "Exit Code: 130, Signal: 2"),
+        ("kill -SEGV $$", "Exit Code: 139, Signal: 11"),
+        ("kill -HUP $$", "Exit Code: 129, Signal: 1"),
+        ("kill -PIPE $$", "Exit Code: 141, Signal: 13"),
+        ("kill -34 $$", "Exit Code: 162, Signal: 34"),
+    ],
+)
+async def test_a_task_that_ends_badly_fails_its_allocation(
+    world: World, text: str, end: str
+) -> None:
+    alloc_id = await world.place(batch(script(text)))
+    done = await world.until_done(alloc_id)
+    assert (done.client_status, done.client.description) == ("failed", "Failed tasks")
+    assert world.told(alloc_id) == [*BEGINNING, ("Terminated", end), NO_RESTART]
+
+
+async def test_a_task_has_the_signals_as_they_are_by_default(world: World) -> None:
+    alloc_id = await world.place(batch(script("exec grep -E 'Sig(Blk|Ign)' /proc/self/status")))
+    await world.until_done(alloc_id)
+    values = [int(line.split()[1], 16) for line in world.output(alloc_id).splitlines()]
+    # 32 and 33 are the C library's own.
+    assert [value & 0x7FFFFFFF for value in values] == [0, 0]
+
+
+async def test_a_running_task_is_told_of_while_it_runs(world: World) -> None:
+    alloc_id = await world.place(service(script("exec sleep 600")))
+    running = await world.until_status(alloc_id, "running")
+    assert running.client.description == "Tasks are running"
+    assert world.told(alloc_id) == BEGINNING
+
+
+@pytest.mark.parametrize(
+    ("fields", "event"),
+    [
+        (
+            {"config": {"command": "/no/such/binary"}},
+            (
+                "Driver Failure",
+                "failed to launch command with executor: rpc error: code = Unknown desc = "
+                'binary "/no/such/binary" could not be found',
+            ),
+        ),
+        (
+            {"config": {"command": "no-such-program"}},
+            (
+                "Driver Failure",
+                "failed to launch command with executor: rpc error: code = Unknown desc = "
+                'binary "no-such-program" could not be found',
+            ),
+        ),
+        (
+            {"config": {"command": "/etc/passwd"}},
+            (
+                "Driver Failure",
+                "failed to launch command with executor: rpc error: code = Unknown desc = "
+                'binary "/etc/passwd" is not executable',
+            ),
+        ),
+        (
+            {"config": {"command": "/bin/true", "bogus": 1}},
+            (
+                "Failed Validation",
+                "2 errors occurred:\n\t* failed to parse config: \n\t* Invalid label: "
+                'No argument or block type is named "bogus".\n\n',
+            ),
+        ),
+        (
+            {"config": {"command": "/bin/true", "work_dir": "/no/where"}},
+            ("Driver Failure", 'working directory "/no/where" does not exist'),
+        ),
+        (
+            {"user": "nosuchuser"},
+            (
+                "Driver Failure",
+                'failed driver config validation: failed to identify user "nosuchuser": '
+                "user: unknown user nosuchuser",
+            ),
+        ),
+        (
+            {"driver": "podman"},
+            ("Driver Failure", 'driver "podman" is not available on this node'),
+        ),
+        (
+            {"config": {"command": "/bin/echo", "args": ["a\0b"]}},
+            ("Driver Failure", "cannot start the task: embedded null byte"),
+        ),
+    ],
+)
+async def test_what_cannot_be_started_says_why(
+    world: World, fields: dict[str, object], event: tuple[str, str]
+) -> None:
+    alloc_id = await world.place(batch(script("sleep 600", **fields)))
+    done = await world.until_done(alloc_id)
+    assert world.told(alloc_id) == [*BEGINNING[:2], event, NO_RESTART]
+    state = (done.client.task_states or {})["main"]
+    assert (state.failed, state.started_at) == (True, None)
+
+
+async def test_a_task_is_not_run_without_what_it_needs(world: World) -> None:
+    wishes = {"volume_mounts": [VolumeMount()], "templates": [Template()]}
+    alloc_id = await world.place(batch(script("exit 0", **wishes)))
+    await world.until_done(alloc_id)
+    expected = (
+        "Setup Failure",
+        "this version of Steward cannot provide templates or volume mounts",
+    )
+    assert world.told(alloc_id)[2] == expected
+
+
+@pytest.mark.parametrize("name", ["..", ".claim", "alloc", "a/b"])
+async def test_a_task_whose_name_is_no_name_of_a_directory_fails(world: World, name: str) -> None:
+    alloc_id = await world.place(batch(script("exit 0", name)))
+    await world.until_done(alloc_id)
+    assert world.types(alloc_id, name) == [
+        "Received",
+        "Task Setup",
+        "Setup Failure",
+        "Not Restarting",
+    ]
+
+
+async def test_a_stop_before_the_start_ends_an_allocation_that_never_ran(world: World) -> None:
+    alloc_id = await world.place(service(script("exec sleep 600")), desired_status="stop")
+    done = await world.until_done(alloc_id)
+    assert done.client_status == "complete"
+    assert world.types(alloc_id) == ["Received", "Killing"]
+    assert not world.directory(alloc_id).exists()
+
+
+async def test_many_short_tasks_all_end(world: World) -> None:
+    ids = [await world.place(batch(script("exit 0"), job_id=f"j{n}")) for n in range(60)]
+    ends = {(await world.until_done(one)).client_status for one in ids}
+    assert ends == {"complete"}

@@ -1,0 +1,273 @@
+"""The driver `exec`: what a task behind walls sees and can do, attacked from inside."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.runner.drivers.exec import Exec
+from daemon.runner.drivers.group import Groups
+from storage.records.base import SECOND
+from storage.records.task import Network, NetworkDNS, Task
+from storage.store import Store
+from tests.parts.runner.conftest import discard, end_all_of, needs_root
+from tests.parts.runner.test_inside import run
+from tests.parts.runner.world import (
+    World,
+    batch,
+    open_world,
+    script,
+    service,
+    state_of,
+    until_gone,
+)
+
+LINGER = "exec sleep 600"
+
+
+@pytest.fixture
+async def walled(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
+    """A node with the driver, with each way to hold processes together."""
+    driver = Exec(groups, {})
+    if trouble := driver.fingerprint().trouble:
+        pytest.skip(f"exec: {trouble}")
+    async with open_world(store, data_dir, drivers={"exec": driver}) as opened:
+        yield opened
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+def inside(text: str, name: str = "main", **fields: Any) -> Task:
+    return script(text, name, driver="exec", **fields)
+
+
+async def outcome(world: World, text: str, **fields: Any) -> list[str]:
+    """Return the lines that a script prints behind the walls, errors as well."""
+    alloc_id = await world.place(batch(inside(f"exec 2>&1; {text}", **fields)))
+    await world.until_done(alloc_id)
+    return world.output(alloc_id).splitlines()
+
+
+# ---- what it sees -----------------------------------------------------------------------------------
+
+
+async def test_a_task_finds_its_own_directories_at_short_names(walled: World) -> None:
+    text = "pwd; echo $NOMAD_TASK_DIR $NOMAD_ALLOC_DIR $NOMAD_SECRETS_DIR; echo x >f; echo y >/alloc/data/g"
+    alloc_id = await walled.place(batch(inside(text)))
+    await walled.until_done(alloc_id)
+    assert walled.output(alloc_id).splitlines() == ["/local", "/local /alloc /secrets"]
+    assert (walled.directory(alloc_id) / "main/local/f").read_text() == "x\n"
+    assert (walled.directory(alloc_id) / "alloc/data/g").read_text() == "y\n"
+
+
+async def test_a_task_sees_the_system_and_nothing_else(walled: World) -> None:
+    lines = await outcome(walled, f"ls /; ls {walled.config.data_dir}; ls /root /home /var /run")
+    assert set(lines[: lines.index("usr") + 1]) <= {
+        *("alloc", "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32"),
+        *("local", "proc", "sbin", "secrets", "tmp", "usr", "run"),
+    }
+    assert sum("No such file" in line for line in lines) >= 4
+
+
+async def test_a_task_sees_its_own_processes_only(walled: World) -> None:
+    lines = await outcome(walled, "ls /proc | grep -c '^[0-9]'; cat /proc/1/environ | wc -c")
+    assert int(lines[0]) <= 5
+
+
+async def test_a_command_of_the_tasks_own_is_found(walled: World) -> None:
+    task = inside("", config={"command": "tool"})
+    alloc_id = await walled.place(batch(task))
+    await walled.until_done(alloc_id)
+    reason = "failed to launch command with executor: rpc error: code = Unknown desc = "
+    assert ("Driver Failure", f'{reason}binary "tool" could not be found') in walled.told(alloc_id)
+
+
+# ---- what it cannot do ------------------------------------------------------------------------------
+
+
+async def test_another_allocations_files_are_out_of_reach(walled: World) -> None:
+    first = await walled.place(batch(inside("echo mine >/local/f"), job_id="first"))
+    await walled.until_done(first)
+    place = walled.directory(first) / "main/local/f"
+    lines = await outcome(walled, f"cat {place}; ls /alloc/../..; cat /local/../../{first}/f")
+    assert not any("mine" in line or first in line.partition(":")[0] for line in lines)
+
+
+async def test_the_system_cannot_be_written_to(walled: World) -> None:
+    lines = await outcome(
+        walled, "for p in / /usr /etc /bin /dev; do touch $p/x && echo wrote $p; done"
+    )
+    assert not any(line.startswith("wrote") for line in lines)
+
+
+async def test_the_logs_that_the_daemon_reads_cannot_be_replaced(walled: World) -> None:
+    text = "mv /alloc/logs /alloc/old; rm /alloc/logs/*; ln -s /etc /alloc/logs/x; echo done"
+    lines = await outcome(walled, text)
+    assert lines[-1] == "done"
+    assert len(lines) >= 3
+
+
+async def test_there_are_no_rights_and_none_can_be_gained(walled: World) -> None:
+    lines = await outcome(walled, "grep -E 'Cap(Eff|Prm|Inh|Amb)|NoNew' /proc/self/status")
+    assert {line.split()[1] for line in lines} == {"0" * 16, "1"}
+    lines = await outcome(
+        walled, "mount -t tmpfs x /tmp && echo mounted; unshare -m true && echo away; su -c id"
+    )
+    assert not {"mounted"} & set(lines)
+    assert not any("uid=0" in line for line in lines)
+
+
+async def test_processes_outside_get_no_signal(walled: World) -> None:
+    lines = await outcome(walled, f"kill -9 {os.getpid()}; kill -9 -1; echo alive")
+    assert lines[0].endswith("No such process")
+
+
+@needs_root
+async def test_a_task_is_nobody_unless_it_says_who(walled: World) -> None:
+    assert await outcome(walled, "id -un; cat /etc/shadow") == [
+        "nobody",
+        "cat: /etc/shadow: Permission denied",
+    ]
+    alloc_id = await walled.place(batch(inside("true", user="root"), job_id="root"))
+    await walled.until_done(alloc_id)
+    assert "may run no task of exec" in walled.told(alloc_id)[-2][1]
+
+
+@needs_root
+async def test_what_one_user_keeps_secret_another_cannot_read(walled: World) -> None:
+    lines = await outcome(walled, "echo x >/secrets/s; cat /secrets/s; ls -ld /secrets")
+    assert lines[0] == "x"
+    assert lines[1].startswith("drwx------")
+
+
+async def test_a_task_without_a_network_has_only_loopback(walled: World) -> None:
+    task = inside("cat /proc/net/dev | tail -n +3 | cut -d: -f1")
+    job = batch(task)
+    group = job.task_groups[0]  # type: ignore[index]
+    group = msgspec.structs.replace(group, networks=[Network(mode="none")])
+    alloc_id = await walled.place(msgspec.structs.replace(job, task_groups=[group]))
+    await walled.until_done(alloc_id)
+    assert walled.output(alloc_id).split() == ["lo"]
+
+
+async def test_a_task_looks_names_up_where_its_group_says(walled: World) -> None:
+    dns = NetworkDNS(servers=["10.9.8.7"], searches=["a.example", "b.example"], options=["ndots:2"])
+    job = batch(inside("cat /etc/resolv.conf"))
+    group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])  # type: ignore[index]
+    alloc_id = await walled.place(msgspec.structs.replace(job, task_groups=[group]))
+    await walled.until_done(alloc_id)
+    assert walled.output(alloc_id).splitlines() == [
+        "nameserver 10.9.8.7",
+        "search a.example b.example",
+        "options ndots:2",
+    ]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"command": "/bin/true", "cap_add": ["sys_admin"]},
+        {"command": "/bin/true", "pid_mode": "host"},
+        {"command": "/bin/true", "ipc_mode": "host"},
+    ],
+)
+async def test_no_setting_opens_a_wall(walled: World, block: dict[str, object]) -> None:
+    alloc_id = await walled.place(batch(inside("", config=block)))
+    await walled.until_done(alloc_id)
+    assert "Failed Validation" in walled.types(alloc_id)
+
+
+# ---- its life ---------------------------------------------------------------------------------------
+
+
+async def test_the_main_process_gets_the_signal_and_ends_by_it(walled: World) -> None:
+    text = "trap 'echo bye; exit 3' USR1; echo up; while :; do sleep 0.01; done"
+    task = inside(text, kill_signal="SIGUSR1", kill_timeout=600 * SECOND)
+    alloc_id = await walled.place(service(task))
+    await until_printed(walled, alloc_id, "up")
+    await walled.stop(alloc_id)
+    await walled.until_done(alloc_id)
+    assert ("Terminated", "Exit Code: 3") in walled.told(alloc_id)
+
+
+async def until_printed(world: World, alloc_id: str, text: str) -> None:
+    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
+    while not await file.exists() or text not in await file.read_text():  # noqa: ASYNC110
+        await trio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("exit 7", "Exit Code: 7"),
+        ("kill -KILL $$", "Exit Code: 137, Signal: 9"),
+        ("kill -TERM $$", "Exit Code: 143, Signal: 15"),
+    ],
+)
+async def test_its_end_is_told_as_it_was(walled: World, text: str, told: str) -> None:
+    alloc_id = await walled.place(batch(inside(text)))
+    await walled.until_done(alloc_id)
+    assert ("Terminated", told) in walled.told(alloc_id)
+
+
+async def test_nothing_of_it_survives_a_stop(walled: World) -> None:
+    text = "trap '' INT TERM; (setsid sleep 600 & ) ; env -i setsid sleep 600 & echo up; sleep 600; sleep 600"
+    alloc_id = await walled.place(service(inside(text, kill_timeout=SECOND // 5)))
+    await until_printed(walled, alloc_id, "up")
+    used = await walled.runner.usage(alloc_id)
+    pids = [int(pid) for pid in used.tasks["main"].pids]
+    assert len(pids) >= 3
+    await walled.stop(alloc_id)
+    await walled.until_done(alloc_id)
+    for pid in pids:
+        await until_gone(pid)
+
+
+async def test_a_shim_that_is_killed_takes_the_sandbox_along(walled: World) -> None:
+    alloc_id = await walled.place(batch(inside(f"echo up; {LINGER}")))
+    await until_printed(walled, alloc_id, "up")
+    claim = (walled.directory(alloc_id) / ".claim.main.0").read_text()
+    (shim,) = [int(line.split()[1]) for line in claim.splitlines() if line.startswith("shim")]
+    os.kill(shim, signal.SIGKILL)
+    done = await walled.until_done(alloc_id)
+    assert done.client_status == "failed"
+    assert state_of(done).failed
+
+
+async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
+    alloc_id = await walled.place(service(inside(f"echo up; {LINGER}", env={"COLOR": "blue"})))
+    await until_printed(walled, alloc_id, "up")
+    client = await run(
+        walled,
+        alloc_id,
+        "sh",
+        "-c",
+        "pwd; echo $COLOR; ls -d /root /local; grep CapEff /proc/self/status",
+    )
+    assert client.seen().split() == ["/local", "blue", "/local", "CapEff:", "0" * 16]
+    assert client.others[-1]["result"] == {"exit_code": 0} or client.others[-1]["result"] == {}
+    failed = await run(walled, alloc_id, "/no/such")
+    assert failed.others[-1]["result"] == {"exit_code": 127}
+    terminal = await run(walled, alloc_id, "sh", "-c", "test -t 0 && echo yes", tty=True)
+    assert terminal.seen() == "yes\r\n"
+
+
+async def test_it_is_found_again_by_another_daemon(
+    store: Store, data_dir: Path, groups: Groups
+) -> None:
+    driver = Exec(groups, {})
+    if driver.fingerprint().trouble:
+        pytest.skip("no sandbox here")
+    async with open_world(store, data_dir, drivers={"exec": driver}) as world:
+        alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
+        await until_printed(world, alloc_id, "up")
+    async with open_world(store, data_dir, drivers={"exec": Exec(groups, {})}) as world:
+        await world.until_status(alloc_id, "running")
+        await world.stop(alloc_id)
+        await world.until_done(alloc_id)
+        assert ("Terminated", "Exit Code: 130, Signal: 2") in world.told(alloc_id)

@@ -1,0 +1,272 @@
+"""Identity tokens of tasks: what they say, where they are, and when they are made anew."""
+
+import base64
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.runner.beneath import Escapes, write_beneath
+from daemon.runner.identities import Identities, Place, lifetime
+from storage.errors import Refused
+from storage.records.allocation import Allocation
+from storage.records.base import HOUR, SECOND
+from storage.records.job import Job
+from storage.records.task import Identity, Service, Task
+from tests.parts.runner.world import Signer
+from tests.samples import NOW, group, job, task
+from tests.unit.runner.placements import placed
+
+CLAIMS = {"team": "${job.meta.team}", "place": "${node.datacenter}/${group.name}/${task.name}"}
+PLACE = Place("http://issuer", "global", CLAIMS, {"node.datacenter": "dc1"})
+
+
+def given(identity: Identity, *further: Identity) -> Task:
+    return task(identity=identity, identities=list(further) or None)
+
+
+def default(**fields: Any) -> Identity:
+    return Identity(name="default", audience=["nomadproject.io"], **fields)
+
+
+def named(name: str = "vault", **fields: Any) -> Identity:
+    return Identity(name=name, audience=["them"], **fields)
+
+
+class Held:
+    """The identities of a task in a directory, and what has become of them."""
+
+    def __init__(
+        self,
+        home: Path,
+        wanted: Task,
+        job_id: str = "web",
+        owner: tuple[int, int] | None = None,
+        services: Sequence[Service] = (),
+        **fields: Any,
+    ) -> None:
+        self.home = home / "alloc"
+        (self.home / "main" / "secrets").mkdir(parents=True, exist_ok=True)
+        self.job: Job = job(job_id, group("web", wanted), **fields)
+        plain = placed(self.job, "n", "alloc")
+        placement = msgspec.structs.replace(plain.placement, signing_key_id="key-1")
+        self.allocation: Allocation = msgspec.structs.replace(plain, placement=placement)
+        self.identities = Identities(Signer(), PLACE, str(self.home), wanted, owner, services)
+
+    def hand_over(self, now: int = NOW) -> None:
+        self.identities.hand_over(self.allocation, self.job, now)
+
+    def renew(self, now: int) -> list[str]:
+        done = self.identities.renew(self.allocation, self.job, now)
+        return [identity.name for identity in done]
+
+    def file(self, name: str) -> Path:
+        return self.home / "main" / name
+
+
+def claims(token: str) -> dict[str, Any]:
+    payload = token.split(".")[1]
+    found: dict[str, Any] = msgspec.json.decode(base64.urlsafe_b64decode(payload + "=="))
+    return found
+
+
+# ---- what they say ------------------------------------------------------------------------------
+
+
+def test_a_token_says_which_task_it_is(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(env=True)))
+    held.hand_over()
+    said = claims(held.identities.environment["NOMAD_TOKEN"])
+    assert said["sub"] == "global:default:web:web:main:default"
+    assert (said["iss"], said["aud"]) == ("http://issuer", ["nomadproject.io"])
+    assert said["iat"] == said["nbf"] == NOW // SECOND
+    assert said["nomad_allocation_id"] == "alloc"
+    assert (said["nomad_job_id"], said["nomad_task"]) == ("web", "main")
+
+
+def test_a_token_has_the_further_claims_that_it_asks_for(tmp_path: Path) -> None:
+    wanted = given(named(env=True, extra_claims=["team", "place"]), default(env=True))
+    held = Held(tmp_path, wanted, meta={"team": "red"})
+    held.hand_over()
+    said = claims(held.identities.environment["NOMAD_TOKEN_vault"])
+    assert (said["team"], said["place"]) == ("red", "dc1/web/main")
+    assert "team" not in claims(held.identities.environment["NOMAD_TOKEN"])
+
+
+def test_a_claim_that_nobody_has_defined_is_refused(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(named(env=True, extra_claims=["role"])))
+    with pytest.raises(Refused, match="identity_claims has no claim 'role'"):
+        held.hand_over()
+
+
+def test_a_token_of_a_service_names_the_service(tmp_path: Path) -> None:
+    given_to = [
+        Service(name="web-api", identity=Identity(audience=["them"], env=True, file=True)),
+        Service(name="plain"),
+        Service(name="other", identity=Identity(audience=["them"])),
+    ]
+    held = Held(tmp_path, given(default()), services=given_to)
+    held.hand_over()
+    assert list(held.identities.environment) == ["NOMAD_TOKEN_service_web_api"]
+    said = claims(held.file("secrets/nomad_service_web-api.jwt").read_text())
+    assert said["sub"] == "global:default:web:web:web-api:service_web-api"
+    assert said["nomad_service"] == "web-api"
+    assert "nomad_task" not in said
+
+
+def test_a_task_cannot_speak_as_a_service(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(env=True, service_name="web-api")))
+    held.hand_over()
+    said = claims(held.identities.environment["NOMAD_TOKEN"])
+    assert (said["nomad_task"], "nomad_service" in said) == ("main", False)
+
+
+def test_a_child_speaks_for_its_parent(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(env=True)), "web/dispatch-1", parent_id="web")
+    held.hand_over()
+    assert claims(held.identities.environment["NOMAD_TOKEN"])["nomad_job_id"] == "web"
+
+
+def test_no_two_tokens_are_the_same(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(env=True), named(env=True)))
+    held.hand_over()
+    one, other = held.identities.environment.values()
+    assert claims(one)["jti"] != claims(other)["jti"]
+
+
+def test_a_token_without_an_end_has_the_key_of_the_allocation(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(env=True), named(env=True, ttl=HOUR)))
+    held.hand_over()
+    tokens = held.identities.environment
+    assert tokens["NOMAD_TOKEN"].endswith(".key-1")
+    assert "exp" not in claims(tokens["NOMAD_TOKEN"])
+    assert tokens["NOMAD_TOKEN_vault"].endswith(".")
+    assert claims(tokens["NOMAD_TOKEN_vault"])["exp"] == NOW // SECOND + 3600
+
+
+def test_no_token_lives_longer_than_its_key_is_known(tmp_path: Path) -> None:
+    assert lifetime(named(ttl=365 * 24 * HOUR)) == 30 * 24 * HOUR
+
+
+# ---- where they are -----------------------------------------------------------------------------
+
+
+def test_a_task_that_asks_for_nothing_gets_nothing(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default()))
+    held.hand_over()
+    assert held.identities.environment == {}
+    assert list(held.file("secrets").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("identity", "path"),
+    [
+        (default(file=True), "secrets/nomad_token"),
+        (named(file=True), "secrets/nomad_vault.jwt"),
+        (named(file=True, filepath="local/deep/token"), "local/deep/token"),
+    ],
+)
+def test_a_file_is_for_its_owner_alone(tmp_path: Path, identity: Identity, path: str) -> None:
+    held = Held(tmp_path, given(default(), identity))
+    held.hand_over()
+    assert claims(held.file(path).read_text())["nomad_task"] == "main"
+    assert held.file(path).stat().st_mode & 0o777 == 0o600
+    assert held.identities.environment == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_file_belongs_to_the_user_of_the_task(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(file=True)), owner=(65534, 65534))
+    held.hand_over()
+    assert held.file("secrets/nomad_token").stat().st_uid == 65534
+
+
+@pytest.mark.parametrize("path", ["../out", "/../../out", "a/../../out"])
+def test_a_file_outside_of_the_tasks_directory_is_refused(tmp_path: Path, path: str) -> None:
+    held = Held(tmp_path, given(default(), named(file=True, filepath=path)))
+    with pytest.raises(Escapes):
+        held.hand_over()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_link_that_leads_out_is_not_followed(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(), named(file=True, filepath="local/token")))
+    held.file("local").symlink_to(tmp_path)
+    with pytest.raises((Escapes, OSError)):
+        held.hand_over()
+    assert not (tmp_path / "token").exists()
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("kept")
+    held = Held(tmp_path, given(default(file=True)))
+    held.file("secrets/nomad_token").symlink_to(precious)
+    held.hand_over()
+    assert precious.read_text() == "kept"
+    assert not held.file("secrets/nomad_token").is_symlink()
+
+
+def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_beneath(str(tmp_path), "taken", b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+# ---- when they are made anew ----------------------------------------------------------------------
+
+
+def test_a_token_is_made_anew_at_half_of_its_life(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
+    held.hand_over()
+    assert held.identities.next_renewal() == NOW + HOUR // 2
+    assert held.renew(NOW + HOUR // 2 - 1) == []
+    assert held.renew(NOW + HOUR // 2) == ["vault"]
+    assert claims(held.file("secrets/nomad_vault.jwt").read_text())["iat"] == NOW // SECOND + 1800
+    assert held.identities.next_renewal() == NOW + HOUR
+
+
+def test_a_token_without_an_end_is_never_made_anew(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(file=True)))
+    held.hand_over()
+    assert held.identities.next_renewal() is None
+
+
+@pytest.mark.parametrize(("mode", "renewed"), [("restart", True), ("noop", False), ("", False)])
+def test_what_is_in_an_environment_alone_is_renewed_with_its_task(
+    tmp_path: Path, mode: str, renewed: bool
+) -> None:
+    held = Held(tmp_path, given(default(), named(env=True, ttl=HOUR, change_mode=mode)))
+    held.hand_over()
+    assert (held.identities.next_renewal() is not None) is renewed
+
+
+# ---- after a restart of the daemon ------------------------------------------------------------------
+
+
+def test_the_file_says_when_its_token_is_due(tmp_path: Path) -> None:
+    wanted = given(default(), named(file=True, ttl=HOUR))
+    before = Held(tmp_path, wanted)
+    before.hand_over()
+    token = before.file("secrets/nomad_vault.jwt").read_text()
+    after = Held(tmp_path, wanted)
+    after.identities.recall(after.allocation, after.job, NOW - HOUR, NOW + SECOND)
+    assert after.identities.next_renewal() == NOW + HOUR // 2
+    assert after.file("secrets/nomad_vault.jwt").read_text() == token
+
+
+def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
+    held.identities.recall(held.allocation, held.job, NOW, NOW + SECOND)
+    assert held.file("secrets/nomad_vault.jwt").exists()
+
+
+def test_the_start_says_when_a_token_in_an_environment_is_due(tmp_path: Path) -> None:
+    held = Held(tmp_path, given(default(), named(env=True, ttl=HOUR, change_mode="restart")))
+    held.identities.recall(held.allocation, held.job, NOW, NOW + SECOND)
+    assert held.identities.next_renewal() == NOW + HOUR // 2
+    assert "NOMAD_TOKEN_vault" in held.identities.environment

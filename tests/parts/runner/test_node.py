@@ -1,0 +1,254 @@
+"""The node: what it says of itself, and what can be asked of it."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.drivers.scan import Scanner
+from storage.errors import NotFound, Refused
+from storage.queries import nodes
+from storage.records.allocation import (
+    AllocatedPort,
+    AllocatedResources,
+    AllocatedShared,
+    Placement,
+)
+from storage.records.base import SECOND
+from storage.records.evaluation import PlacementMetric
+from storage.records.node import Node
+from storage.records.task import Lifecycle
+from storage.store import Store
+from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
+
+
+def only_node(store: Store) -> Node:
+    (node,) = store.read(nodes.every)
+    return node
+
+
+async def test_a_node_registers_ready_with_what_it_has(world: World) -> None:
+    node = only_node(world.store)
+    assert (node.id, node.name, node.status) == (world.runner.node_id, "node-1", "ready")
+    assert node.ready
+    assert node.meta == {"zone": "a"}
+    assert node.node_resources.memory.memory_mb > 0
+    assert node.node_resources.cpu.cpu_shares > 0
+    assert node.node_resources.disk.disk_mb > 0
+    assert node.attributes["kernel.name"] == "linux"
+    assert node.attributes["driver.raw_exec"] == "1"
+    assert node.attributes["nomad.service_discovery"] == "true"
+    assert node.drivers["raw_exec"].healthy
+    assert [event.message for event in node.events or ()] == ["Node registered"]
+
+
+async def test_settings_overrule_what_was_found(store: Store, data_dir: Path) -> None:
+    settings = {"cpu_total_mhz": 1234, "memory_total_mb": 55, "disk_total_mb": 66}
+    async with open_world(store, data_dir, **settings):
+        resources = only_node(store).node_resources
+    assert resources.cpu.cpu_shares == 1234
+    assert resources.memory.memory_mb == 55
+    assert resources.disk.disk_mb == 66
+    assert only_node(store).attributes["cpu.totalcompute"] == "1234"
+
+
+async def test_a_node_keeps_its_id_and_history_over_restarts(store: Store, data_dir: Path) -> None:
+    async with open_world(store, data_dir):
+        before = only_node(store)
+    async with open_world(store, data_dir, datacenter="dc2"):
+        after = only_node(store)
+    assert (after.id, after.create_index) == (before.id, before.create_index)
+    assert after.datacenter == "dc2"
+    assert after.computed_class != before.computed_class
+    assert [event.message for event in after.events or ()] == [
+        "Node registered",
+        "Node re-registered",
+    ]
+
+
+async def test_a_node_that_was_made_ineligible_stays_so(store: Store, data_dir: Path) -> None:
+    async with open_world(store, data_dir):
+        node = only_node(store)
+
+    def close(tx: object) -> None:
+        from msgspec.structs import replace
+
+        nodes.put(tx, replace(node, scheduling_eligibility="ineligible"), "NodeEligibility")
+
+    await store.write(close)
+    async with open_world(store, data_dir):
+        assert only_node(store).scheduling_eligibility == "ineligible"
+
+
+async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
+    store: Store, data_dir: Path
+) -> None:
+    async with open_world(store, data_dir, dev=True):
+        node = only_node(store)
+    assert node.node_resources.networks[0].ip == "127.0.0.1"
+    assert sorted(node.drivers) == ["exec", "mock_driver", "raw_exec"]
+
+
+async def test_a_node_says_what_it_cannot_guarantee(store: Store, data_dir: Path) -> None:
+    async with open_world(store, data_dir, drivers={"raw_exec": RawExec(Scanner(), {})}):
+        attributes = only_node(store).attributes
+    assert attributes["driver.raw_exec.containment"] == "scan"
+    assert "outlives its task" in attributes["driver.raw_exec.unenforced.stop"]
+
+
+async def test_what_does_not_run_here_cannot_be_asked_for_anything(world: World) -> None:
+    alloc_id = await world.place(batch(script("exit 0")))
+    await world.until_done(alloc_id)
+    with pytest.raises(Refused, match="Task not running"):
+        world.runner.restart(alloc_id)
+    with pytest.raises(NotFound, match='Unknown allocation "x"'):
+        world.runner.signal("x", None, "SIGHUP")
+
+
+async def test_a_task_that_is_not_there_is_named_as_the_peer_does(world: World) -> None:
+    alloc_id = await world.place(service(script("exec sleep 600")))
+    await world.until_status(alloc_id, "running")
+    with pytest.raises(Refused, match="Could not find task runner for task: nope"):
+        world.runner.restart(alloc_id, "nope")
+    with pytest.raises(Refused, match="Task not found"):
+        world.runner.signal(alloc_id, "nope", "SIGHUP")
+
+
+async def test_one_allocation_that_breaks_does_not_break_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*args: object) -> None:
+        raise RuntimeError("broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("daemon.runner.task.TaskRunner._prepared", broken)
+        bad = await world.place(batch(script("exit 0"), job_id="bad"))
+        failed = await world.until_done(bad)
+    assert failed.client_status == "failed"
+    assert world.types(bad)[-1] == "Setup Failure"
+    assert "RuntimeError" in caplog.text
+    good = await world.place(batch(script("exit 0"), job_id="good"))
+    assert (await world.until_done(good)).client_status == "complete"
+
+
+async def test_a_new_version_of_the_job_changes_how_a_running_task_ends(world: World) -> None:
+    from storage.queries import jobs
+
+    alloc_id = await world.place(service(script("exec sleep 600")))
+    await world.until_status(alloc_id, "running")
+    changed = service(script("exec sleep 600", kill_signal="SIGTERM", kill_timeout=7_000_000_000))
+    await world.store.write(lambda tx: jobs.append_version(tx, changed))
+    await world.want(alloc_id, job_version=1)
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+    assert world.told(alloc_id)[3:5] == [
+        ("Killing", "Sent interrupt. Waiting 7s before force killing"),
+        ("Terminated", "Exit Code: 143, Signal: 15"),
+    ]
+
+
+def holding(port: int) -> Placement:
+    """Return what the scheduler gives an allocation that asks for a static port."""
+    shared = AllocatedShared(ports=[AllocatedPort(label="http", value=port, host_ip="127.0.0.1")])
+    held = AllocatedResources(tasks={}, task_lifecycles={}, shared=shared)
+    return Placement(resources=held, metrics=PlacementMetric(), node_name="node-1")
+
+
+async def test_who_gets_a_port_begins_when_its_last_owner_has_ended(
+    world: World, pipe: Pipe
+) -> None:
+    text = f"trap 'echo last >{pipe.path}; sleep 0.1; exit' TERM; echo up >{pipe.path}; while :; do sleep 0.01; done"
+    old = service(script(text, kill_signal="SIGTERM", kill_timeout=60 * SECOND), job_id="old")
+    first = await world.place(old, placement=holding(7000))
+    assert await pipe.line() == "up"
+    await world.stop(first)
+    new = batch(script(f"echo new >{pipe.path}"), job_id="new")
+    second = await world.place(new, placement=holding(7000))
+    assert [await pipe.line(), await pipe.line()] == ["last", "new"]
+    ended, begun = await world.until_done(first), await world.until_done(second)
+    assert str(state_of(ended).finished_at) < str(state_of(begun).started_at)
+
+
+async def test_a_port_that_nobody_gives_up_keeps_nobody_waiting(world: World, pipe: Pipe) -> None:
+    shared = service(script(f"echo up >{pipe.path}; exec sleep 600"), job_id="old")
+    await world.place(shared, placement=holding(7000))  # both with ignore_collision
+    assert await pipe.line() == "up"
+    second = await world.place(batch(script("exit 0"), job_id="new"), placement=holding(7000))
+    assert (await world.until_done(second)).client_status == "complete"
+
+
+async def test_a_node_says_which_signals_its_tasks_can_be_sent(world: World) -> None:
+    known = only_node(world.store).attributes["os.signals"].split(",")
+    assert {"SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGKILL"} < set(known)
+
+
+async def test_what_a_task_uses_is_known_while_it_runs(held_world: World, pipe: Pipe) -> None:
+    alloc_id = await held_world.place(service(script(f"echo up >{pipe.path}; sleep 600 & wait")))
+    assert await pipe.line() == "up"
+    used = await held_world.runner.usage(alloc_id)
+    assert used.tasks["main"].resource_usage.memory_stats.rss > 100_000
+    assert len(used.tasks["main"].pids) >= 1
+    await held_world.stop(alloc_id)
+    await held_world.until_done(alloc_id)
+    assert (await held_world.runner.usage(alloc_id)).tasks == {}
+
+
+async def test_all_tasks_are_begun_anew_also_those_that_have_ended(world: World) -> None:
+    first = script("echo first", "first", lifecycle=Lifecycle(hook="prestart"))
+    alloc_id = await world.place(service(first, script("exec sleep 600")))
+    await world.until(alloc_id, lambda one: state_of(one).state == "running")
+    world.runner.restart(alloc_id, all_tasks=True)
+    await world.until(
+        alloc_id,
+        lambda one: (
+            [state_of(one, task).restarts for task in ("first", "main")] == [1, 1]
+            and state_of(one, "first").state == "dead"
+        ),
+    )
+    assert world.output(alloc_id, "first") == "first\nfirst\n"
+    assert "Restart Signaled" in world.types(alloc_id, "first")
+
+
+async def test_only_what_has_ended_is_collected(world: World) -> None:
+    ended = await world.place(batch(script("exit 0"), job_id="ended"))
+    running = await world.place(service(script("exec sleep 600"), job_id="running"))
+    await world.until_done(ended)
+    await world.until_status(running, "running")
+    with pytest.raises(Refused, match="not eligible for GC"):
+        await world.runner.collect(running)
+    with pytest.raises(NotFound):
+        await world.runner.collect("nobody")
+    while not await world.runner.ended():  # it is about to be let go
+        await trio.lowlevel.checkpoint()
+    await world.runner.collect(ended)
+    assert world.directory(running).exists()
+    assert not world.directory(ended).exists()
+    await world.runner.collect(ended)
+
+
+async def test_all_that_has_ended_is_collected_while_nobody_waits(world: World) -> None:
+    ended = [await world.place(batch(script("exit 0"), job_id=f"ended-{n}")) for n in range(3)]
+    running = await world.place(service(script("exec sleep 600"), job_id="running"))
+    for one in ended:
+        await world.until_done(one)
+    await world.until_status(running, "running")
+    while len(await world.runner.ended()) < len(ended):  # the last is about to be let go
+        await trio.lowlevel.checkpoint()
+    world.runner.collect_all()
+    world.runner.collect_all()
+    while any(world.directory(one).exists() for one in ended):
+        await trio.lowlevel.checkpoint()
+    assert world.directory(running).exists()
+
+
+async def test_of_what_has_ended_the_first_comes_first(world: World) -> None:
+    ended = []
+    for number in range(3):
+        ended.append(await world.place(batch(script("exit 0"), job_id=f"ended-{number}")))
+        await world.until_done(ended[-1])
+    running = await world.place(service(script("exec sleep 600"), job_id="running"))
+    await world.until_status(running, "running")
+    while len(found := await world.runner.ended()) < len(ended):  # the last is about to be let go
+        await trio.lowlevel.checkpoint()
+    assert found == ended

@@ -1,0 +1,283 @@
+"""Services of running allocations: registered, checked, and what follows from that (golden: services)."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.runner.checks import ask
+from daemon.runner.services import Probe
+from storage.queries import services
+from storage.records.allocation import (
+    AllocatedPort,
+    AllocatedResources,
+    AllocatedShared,
+    DeploymentHealth,
+    Placement,
+)
+from storage.records.base import SECOND
+from storage.records.evaluation import PlacementMetric
+from storage.records.group import Update
+from storage.records.service import CheckStatus, Registration
+from storage.records.task import Check, CheckRestart, Service
+from tests.parts.runner.world import World, batch, script, service, state_of
+
+LINGER = "exec sleep 600"
+
+
+def holding(**ports: int) -> Placement:
+    """Return what the scheduler gives to an allocation with ports of these labels."""
+    held = [
+        AllocatedPort(label=name, value=port, host_ip="127.0.0.1") for name, port in ports.items()
+    ]
+    resources = AllocatedResources(tasks={}, task_lifecycles={}, shared=AllocatedShared(ports=held))
+    return Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
+
+
+def native(name: str = "web", port: str = "http", **fields: Any) -> Service:
+    return Service(name=name, port_label=port, provider="nomad", **fields)
+
+
+def registered(world: World, alloc_id: str) -> list[Registration]:
+    return world.store.read(lambda db: services.of_allocation(db, alloc_id))
+
+
+async def until_registered(world: World, names: set[str]) -> list[Registration]:
+    """Return all registrations once these services are there, and no others."""
+    while True:
+        with world.store.watch("services/") as watch:
+            found = world.store.read(lambda db: services.every(db, "*"))
+            if {one.service_name for one in found} == names:
+                return found
+            await watch.wait()
+
+
+@asynccontextmanager
+async def server(answer: Callable[[], bytes | None]) -> AsyncIterator[int]:
+    """Answer every connection with some bytes, or never; yields the port."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            said = answer()
+            if said is None:
+                await trio.sleep_forever()
+            await stream.receive_some()
+            await stream.send_all(said or b"")
+
+    async with trio.open_nursery() as nursery:
+        start = partial(trio.serve_tcp, host="127.0.0.1")
+        (listener,) = await nursery.start(start, serve, 0)
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+def page(status: int, body: str = "") -> bytes:
+    head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return (head + body).encode()
+
+
+# ---- registering -----------------------------------------------------------------------------------
+
+
+async def test_a_group_registers_its_services_while_it_runs(world: World) -> None:
+    job = service(script(LINGER), services=[native(tags=["a", "b"], canary_tags=["c"])])
+    alloc_id = await world.place(job, placement=holding(http=20100))
+    (found,) = await until_registered(world, {"web"})
+    assert found.id == f"_nomad-task-{alloc_id}-group-web-web-http"
+    assert (found.address, found.port, found.tags) == ("127.0.0.1", 20100, ["a", "b"])
+    assert (found.job_id, found.alloc_id, found.datacenter) == ("job", alloc_id, "dc1")
+    await world.stop(alloc_id)
+    await until_registered(world, set())
+    await world.until_done(alloc_id)
+
+
+async def test_a_canary_has_tags_of_its_own(world: World) -> None:
+    job = service(script(LINGER), services=[native(tags=["a"], canary_tags=["c"])])
+    health = DeploymentHealth(canary=True)
+    await world.place(job, placement=holding(http=20100), health=health)
+    (found,) = await until_registered(world, {"web"})
+    assert found.tags == ["c"]
+
+
+async def test_references_in_a_service_are_filled_in(world: World) -> None:
+    one = native("web-${NOMAD_JOB_NAME}", tags=["on-${node.unique.name}", "p${NOMAD_PORT_http}"])
+    await world.place(service(script(LINGER), services=[one]), placement=holding(http=20100))
+    (found,) = await until_registered(world, {"web-job"})
+    assert found.tags == ["on-node-1", "p20100"]
+
+
+async def test_a_service_is_taken_off_before_its_shutdown_delay(world: World) -> None:
+    job = service(script(LINGER), services=[native()], shutdown_delay=600 * SECOND)
+    alloc_id = await world.place(job, placement=holding(http=20100))
+    await until_registered(world, {"web"})
+    await world.stop(alloc_id)
+    await until_registered(world, set())
+    assert world.find(alloc_id).client_status == "running"
+
+
+async def test_a_tasks_service_lasts_as_long_as_the_task(world: World) -> None:
+    short = script("while ! test -e $NOMAD_ALLOC_DIR/data/go; do sleep 0.01; done", "short")
+    short = msgspec.structs.replace(short, services=[native("short", "")])
+    alloc_id = await world.place(batch(short, script("exec sleep 600")), placement=holding())
+    await until_registered(world, {"short"})
+    (world.directory(alloc_id) / "alloc/data/go").touch()
+    await until_registered(world, set())
+    assert state_of(await world.until_status(alloc_id, "running")).state == "running"
+
+
+async def test_a_port_that_nobody_has_is_told_and_nothing_else_is_disturbed(world: World) -> None:
+    job = service(script(LINGER), services=[native(port="nope"), native("ok", "20101")])
+    alloc_id = await world.place(job, placement=holding())
+    (found,) = await until_registered(world, {"ok"})
+    assert found.port == 20101
+    told = 'failed to register service "web": invalid port "nope": port label not found'
+    assert ("Task hook failed", told) in world.told(alloc_id)
+
+
+async def test_services_go_with_a_purge(world: World) -> None:
+    job = service(script(LINGER), services=[native()])
+    await world.place(job, placement=holding(http=20100))
+    await until_registered(world, {"web"})
+    await world.purge(job)
+    await until_registered(world, set())
+
+
+async def test_services_go_when_the_task_dies(world: World) -> None:
+    job = batch(script("sleep 0.05"))
+    group = msgspec.structs.replace(job.task_groups[0], services=[native()])  # type: ignore[index]
+    job = msgspec.structs.replace(job, task_groups=[group])
+    alloc_id = await world.place(job, placement=holding(http=20100))
+    await world.until_done(alloc_id)
+    assert registered(world, alloc_id) == []
+
+
+# ---- checking --------------------------------------------------------------------------------------
+
+
+def probe(kind: str, port: int, **fields: Any) -> Probe:
+    check = Check(name="c", type=kind, timeout=SECOND, interval=SECOND, **fields)
+    return Probe(id="x", check=check, service="web", task="", address="127.0.0.1", port=port)
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "code"),
+    [
+        (page(200), CheckStatus.SUCCESS, 200),
+        (page(302), CheckStatus.SUCCESS, 302),
+        (page(500, "oh"), CheckStatus.FAILURE, 500),
+        (b"nonsense\r\n\r\n", CheckStatus.FAILURE, 0),
+        (b"", CheckStatus.FAILURE, 0),
+    ],
+)
+async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, code: int) -> None:
+    async with server(lambda: answer) as port:
+        found, got, words = await ask(probe("http", port, path="/health"))
+    assert (found, got) == (status, code)
+    assert words == "oh" or words.startswith("nomad: ") or not words
+
+
+async def test_of_a_page_without_end_only_the_beginning_is_kept() -> None:
+    endless = b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 1_000_000
+    async with server(lambda: endless) as port:
+        _, _, words = await ask(probe("http", port))
+    assert len(words) == 3072
+
+
+async def test_a_port_tells_by_being_open() -> None:
+    async with server(lambda: b"") as port:
+        assert (await ask(probe("tcp", port)))[0] == CheckStatus.SUCCESS
+    assert (await ask(probe("tcp", port)))[0] == CheckStatus.FAILURE
+
+
+def checked(port_label: str = "http", **fields: Any) -> Service:
+    given = {"name": "alive", "type": "http", "path": "/", "interval": SECOND // 50, **fields}
+    check = Check(timeout=SECOND // 10, **given)
+    return native(port=port_label, checks=[check])
+
+
+async def until_checked(world: World, alloc_id: str, status: CheckStatus) -> Any:
+    while True:
+        found = world.runner.checks(alloc_id)
+        if found and found[0].status == status:
+            return found[0]
+        await trio.sleep(0.005)
+
+
+async def test_what_a_check_finds_is_shown(world: World) -> None:
+    answers = [page(503, "not yet")]
+    async with server(lambda: answers[0]) as port:
+        job = service(script(LINGER), services=[checked()])
+        alloc_id = await world.place(job, placement=holding(http=port))
+        found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
+        assert (found.status_code, found.output) == (503, "not yet")
+        assert (found.service, found.check, found.group) == ("web", "alive", "job.web[0]")
+        answers[0] = page(200)
+        found = await until_checked(world, alloc_id, CheckStatus.SUCCESS)
+        assert found.output == "nomad: http ok"
+
+
+async def test_an_endpoint_that_hangs_fails_its_check(world: World) -> None:
+    async with server(lambda: None) as port:
+        job = service(script(LINGER), services=[checked()])
+        alloc_id = await world.place(job, placement=holding(http=port))
+        found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
+        assert found.output == "nomad: no answer in time"
+
+
+UPDATE = Update(health_check="checks", min_healthy_time=SECOND // 20, healthy_deadline=600 * SECOND)
+
+
+async def test_an_allocation_is_healthy_only_when_its_checks_pass(world: World) -> None:
+    answers = [page(503)]
+    async with server(lambda: answers[0]) as port:
+        job = service(script(LINGER), services=[checked()], update=UPDATE)
+        alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
+        await until_checked(world, alloc_id, CheckStatus.FAILURE)
+        await trio.sleep(0.1)
+        assert world.find(alloc_id).health is None
+        answers[0] = page(200)
+        found = await world.until(alloc_id, lambda one: one.health)
+        assert found.health is not None
+        assert found.health.healthy
+
+
+async def test_a_check_of_readiness_says_nothing_about_health(world: World) -> None:
+    async with server(lambda: page(503)) as port:
+        job = service(script(LINGER), services=[checked(on_update="ignore")], update=UPDATE)
+        alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
+        found = await world.until(alloc_id, lambda one: one.health)
+        assert found.health is not None
+        assert found.health.healthy
+        assert world.runner.checks(alloc_id)[0].mode == "readiness"
+
+
+async def test_checks_that_do_not_pass_in_time_make_it_unhealthy(world: World) -> None:
+    update = msgspec.structs.replace(UPDATE, healthy_deadline=SECOND // 5)
+    async with server(lambda: page(503)) as port:
+        job = service(script(LINGER), services=[checked()], update=update)
+        alloc_id = await world.place(job, placement=holding(http=port), deployment_id="d")
+        found = await world.until(alloc_id, lambda one: one.health)
+        assert found.health is not None
+        assert not found.health.healthy
+        await world.until(alloc_id, lambda _: "Alloc Unhealthy" in world.types(alloc_id))
+        assert ("Alloc Unhealthy", "Services not healthy by deadline") in world.told(alloc_id)
+
+
+async def test_a_task_whose_check_fails_for_too_long_is_restarted_by_its_policy(
+    world: World,
+) -> None:
+    rule = CheckRestart(limit=2, grace=0)
+    async with server(lambda: page(503)) as port:
+        one = checked(check_restart=rule, task_name="main")
+        alloc_id = await world.place(
+            service(script(LINGER), services=[one]), placement=holding(http=port)
+        )
+        done = await world.until_done(alloc_id)  # no restarts are allowed
+        assert done.client_status == "failed"
+        told = world.told(alloc_id)
+        assert ("Restart Signaled", 'healthcheck: check "alive" unhealthy') in told
+        assert ("Not Restarting", "Policy allows no restarts") in told

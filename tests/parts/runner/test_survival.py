@@ -1,0 +1,308 @@
+"""Tasks outlive the daemon, whatever it was doing when it was killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from daemon.runner.drivers import claim
+from daemon.runner.taskdir import CLAIM
+from storage.store import open_store
+from tests.parts.runner.doomed import alloc_id_in
+from tests.parts.runner.world import (
+    Pipe,
+    World,
+    alive,
+    batch,
+    kill_quietly,
+    open_world,
+    purge_job,
+    script,
+    service,
+    state_of,
+    until_gone,
+)
+from tests.samples import NOW
+
+ROOT = Path(__file__).parents[3]
+
+
+@contextmanager
+def daemon(data_dir: Path, point: str, text: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a daemon in a process of its own; it is dead at the end of the block."""
+    command = [sys.executable, "-m", "tests.parts.runner.doomed", str(data_dir), point, text]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@asynccontextmanager
+async def reopened(data_dir: Path, **settings: object) -> AsyncIterator[World]:
+    """Open a node on what a daemon has left behind."""
+    async with (
+        open_store(data_dir, cluster_id="cluster", now=NOW) as store,
+        open_world(store, data_dir, **settings) as world,
+    ):
+        yield world
+
+
+def told_running(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    assert process.stdout.readline() == "running\n"
+
+
+def attempts(data_dir: Path) -> list[str]:
+    """Return the lines that each start of the task has written."""
+    return (data_dir / "starts").read_text().splitlines()
+
+
+def counted(data_dir: Path, text: str) -> str:
+    """Return a script that writes down its pid at each start."""
+    return f"echo $$ >>{data_dir}/starts; {text}"
+
+
+@pytest.mark.parametrize("point", ["recorded", "unrecorded"])
+async def test_a_running_task_is_found_again_with_the_same_pid(
+    data_dir: Path, pipe: Pipe, point: str
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = counted(data_dir, f"echo $$ >{pipe.path}; exec sleep 600")
+    with daemon(data_dir, point, text):
+        pid = int(await pipe.line())
+    async with reopened(data_dir) as world:
+        found = await world.until_status(alloc_id, "running")
+        assert (found.client.task_states or {})["main"].restarts == 0
+        assert alive(pid)
+        await world.stop(alloc_id)
+        await world.until_done(alloc_id)
+        assert world.types(alloc_id)[-3:] == ["Killing", "Terminated", "Killed"]
+    assert not alive(pid)
+    assert attempts(data_dir) == [str(pid)]
+
+
+@pytest.mark.parametrize("point", ["recorded", "unrecorded"])
+async def test_a_task_that_ended_without_the_daemon_has_its_true_exit_code(
+    data_dir: Path, pipe: Pipe, point: str
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    go = Pipe(data_dir / "go")
+    text = counted(data_dir, f"echo $$ >{pipe.path}; read x <{go.path}; exit 7")
+    with daemon(data_dir, point, text):
+        pid = int(await pipe.line())
+    (data_dir / "go").write_text("go\n")
+    await until_gone(pid)
+    async with reopened(data_dir) as world:
+        await world.until(alloc_id, lambda _: "Restarting" in world.types(alloc_id))
+        assert world.types(alloc_id)[2:5] == ["Started", "Terminated", "Restarting"]
+        assert world.events(alloc_id)[3].exit_code == 7
+    assert attempts(data_dir)[0] == str(pid)
+
+
+class Away(msgspec.Struct):
+    """A task that ended while there was no daemon, and what the next daemon made of it."""
+
+    started_at: int
+    ended_at: int
+    opened_at: int
+    said: int  # when it ended, as its event says
+
+
+async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
+    alloc_id = alloc_id_in(data_dir)
+    go = Pipe(data_dir / "go")
+    text = f"echo $$ >{pipe.path}; read x <{go.path}; exit 7"
+    with daemon(data_dir, "recorded", text) as process:
+        told_running(process)
+        await pipe.line()
+    (data_dir / "go").write_text("go\n")
+    [trace] = (data_dir / "alloc" / alloc_id).glob(f"{CLAIM}*")
+    while claim.is_held(str(trace)):
+        await trio.lowlevel.checkpoint()
+    ended_at, opened_at = trace.stat().st_mtime_ns, time.time_ns()
+    os.utime(trace, ns=(ended_at + clock_set_by,) * 2)
+    async with reopened(data_dir) as world:
+        await world.until(alloc_id, lambda _: "Restarting" in world.types(alloc_id))
+        started, terminated = world.events(alloc_id)[2:4]
+    return Away(started.time, ended_at, opened_at, terminated.time)
+
+
+async def test_a_task_that_ended_without_the_daemon_has_its_true_end(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    found = await away(data_dir, pipe, 0)
+    assert found.said == found.ended_at
+
+
+async def test_no_task_ends_before_it_began(data_dir: Path, pipe: Pipe) -> None:
+    found = await away(data_dir, pipe, -(10**18))
+    assert found.said == found.started_at
+
+
+async def test_no_task_ends_in_the_future(data_dir: Path, pipe: Pipe) -> None:
+    found = await away(data_dir, pipe, 10**18)
+    assert found.opened_at < found.said < time.time_ns()
+
+
+async def test_a_task_that_was_just_started_is_not_started_twice(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = counted(data_dir, f"echo $$ >{pipe.path}; exec sleep 600")
+    with daemon(data_dir, "after-spawn", text) as process:
+        assert process.wait() == -signal.SIGKILL
+    async with reopened(data_dir) as world:
+        await world.until_status(alloc_id, "running")
+        pid = int(await pipe.line())
+        assert attempts(data_dir) == [str(pid)]
+        await world.stop(alloc_id)
+        await world.until_done(alloc_id)
+
+
+async def test_a_task_that_was_not_yet_started_is_started(data_dir: Path) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    with daemon(data_dir, "before-spawn", counted(data_dir, "exit 0")) as process:
+        assert process.wait() == -signal.SIGKILL
+    async with reopened(data_dir) as world:
+        assert (await world.until_done(alloc_id)).client_status == "complete"
+    assert len(attempts(data_dir)) == 1
+
+
+async def test_a_short_task_is_run_once_although_its_daemon_died_in_the_middle(
+    data_dir: Path,
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    with daemon(data_dir, "after-spawn", counted(data_dir, "exit 0")) as process:
+        process.wait()
+    async with reopened(data_dir) as world:
+        assert (await world.until_done(alloc_id)).client_status == "complete"
+        assert world.types(alloc_id)[2:] == ["Started", "Terminated"]
+    assert len(attempts(data_dir)) == 1
+
+
+async def test_attempts_are_counted_over_the_life_of_several_daemons(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = counted(data_dir, f"echo x >{pipe.path}; exit 3")
+    with daemon(data_dir, "recorded", text):
+        await pipe.line()
+        await pipe.line()
+    async with reopened(data_dir) as world:
+        done = await world.until_done(alloc_id)
+        assert state_of(done).restarts == 2
+        assert world.told(alloc_id)[-1] == (
+            "Not Restarting",
+            'Exceeded allowed attempts 2 in interval 1h0m0s and mode is "fail"',
+        )
+    assert len(attempts(data_dir)) == 3
+
+
+async def test_a_pid_that_another_process_has_now_deceives_nobody(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    """As after a restart of the machine: shim and task are gone, the shim's number is taken."""
+    alloc_id = alloc_id_in(data_dir)
+    with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
+        main, shim = map(int, (await pipe.line()).split())
+        told_running(process)
+    os.kill(shim, signal.SIGKILL)
+    kill_quietly(main)
+    await until_gone(main)
+    path = data_dir / f"alloc/{alloc_id}/.claim.main.0"
+    path.write_text(f"group -\nshim {os.getpid()}\nmain {os.getppid()}\n".replace("main", "mark"))
+    async with reopened(data_dir) as world:
+        await world.until(alloc_id, lambda _: "Terminated" in world.types(alloc_id))
+        assert "exit status is unknown" in world.events(alloc_id)[3].message
+
+
+async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    with daemon(data_dir, "recorded", f"echo $$ $PPID >{pipe.path}; exec sleep 600") as process:
+        main, shim = map(int, (await pipe.line()).split())
+        told_running(process)
+    kill_quietly(shim)
+    kill_quietly(main)
+    (data_dir / f"alloc/{alloc_id}/.claim.main.0").unlink()
+    async with reopened(data_dir) as world:
+        await world.until(alloc_id, lambda _: len(world.types(alloc_id)) == 6)
+        assert world.types(alloc_id)[2:] == ["Started", "Terminated", "Restarting", "Started"]
+        assert "the task is gone" in world.events(alloc_id)[3].message
+
+
+async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = f"echo $$ >{pipe.path}; setsid sleep 600 & exec sleep 600"
+    with daemon(data_dir, "recorded", text) as process:
+        main = int(await pipe.line())
+        told_running(process)
+    async with open_store(data_dir, cluster_id="cluster", now=NOW) as store:
+        await purge_job(store, batch(script(text)))
+        async with open_world(store, data_dir) as world:
+            await until_gone(main)
+            await world.until_no_directory(alloc_id)
+
+
+async def test_at_the_end_of_a_development_daemon_its_tasks_end(data_dir: Path, pipe: Pipe) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = f"echo $$ >{pipe.path}; exec sleep 600"
+    async with reopened(data_dir, dev=True) as world:
+        await world.place(service(script(text)), alloc_id=alloc_id)
+        pid = int(await pipe.line())
+        await world.until_status(alloc_id, "running")
+        began = trio.current_time()
+    assert not alive(pid)
+    assert trio.current_time() - began < 3
+
+
+async def test_a_stubborn_task_does_not_keep_a_development_daemon_from_its_end(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    text = f"trap '' INT TERM; echo $$ >{pipe.path}; while :; do sleep 0.01; done"
+    async with reopened(data_dir, dev=True) as world:
+        await world.place(service(script(text, kill_timeout=600_000_000_000)), alloc_id=alloc_id)
+        pid = int(await pipe.line())
+        await world.until_status(alloc_id, "running")
+        began = trio.current_time()
+    assert not alive(pid)
+    assert trio.current_time() - began < 5
+
+
+async def test_a_cancelled_development_daemon_ends_its_tasks_too(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    alloc_id = alloc_id_in(data_dir)
+    with trio.CancelScope() as scope:
+        async with reopened(data_dir, dev=True) as world:
+            text = f"echo $$ >{pipe.path}; exec sleep 600"
+            await world.place(service(script(text)), alloc_id=alloc_id)
+            pid = int(await pipe.line())
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert not alive(pid)
+
+
+async def test_a_claim_is_held_by_the_shim_and_by_nobody_else(world: World, pipe: Pipe) -> None:
+    text = f"ls -l /proc/$$/fd >{world.config.data_dir}/fds; echo $$ >{pipe.path}; exec sleep 600"
+    alloc_id = await world.place(batch(script(text)))
+    await pipe.line()
+    path = world.directory(alloc_id) / ".claim.main.0"
+    assert claim.is_held(str(path)) is True
+    assert str(path) not in (world.config.data_dir / "fds").read_text()
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+    assert claim.is_held(str(path)) is False

@@ -1,0 +1,42 @@
+"""Directories of allocations go whole, whoever else is at work on them."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner import taskdir
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the directory of an allocation with a task."""
+    root = tmp_path / "allocation"
+    taskdir.make_shared(str(root))
+    taskdir.make_task(str(root), "main")
+    return root
+
+
+def test_what_a_task_has_locked_is_removed_as_well(root: Path) -> None:
+    (root / "main" / "local" / "deep").mkdir()
+    (root / "main" / "local").chmod(0)
+    taskdir.remove(str(root))
+    assert not root.exists()
+
+
+def test_what_another_sweep_removes_meanwhile_is_no_fault(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, walk = shutil.rmtree, os.walk
+
+    def vanishing(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        found = list(walk(top))
+        remove(top)
+        yield from found
+
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    monkeypatch.setattr(os, "walk", vanishing)
+    taskdir.remove(str(root))
+    assert not root.exists()

@@ -1,0 +1,81 @@
+"""Which program a task runs, and as whom."""
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers.driver import StartFailed
+from daemon.runner.drivers.users import find_command, find_user, for_user
+from tests.parts.runner.conftest import needs_root
+
+
+def program(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("place", ["main/local/tool", "main/tool", "bin/tool"])
+def test_a_command_is_found_by_its_name(tmp_path: Path, place: str) -> None:
+    expected = program(tmp_path / place)
+    assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(expected)
+
+
+def test_the_tasks_own_directory_goes_before_the_search_path(tmp_path: Path) -> None:
+    program(tmp_path / "bin/tool")
+    own = program(tmp_path / "main/local/tool")
+    assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(own)
+
+
+def test_an_absolute_command_is_taken_as_it_is(tmp_path: Path) -> None:
+    tool = program(tmp_path / "tool")
+    assert find_command(str(tool), "/nowhere", None) == str(tool)
+
+
+@pytest.mark.parametrize("command", ["", "none", "/none", "../none", "."])
+def test_a_command_that_is_nowhere_is_named(tmp_path: Path, command: str) -> None:
+    with pytest.raises(StartFailed, match="could not be found"):
+        find_command(command, str(tmp_path), str(tmp_path))
+
+
+def test_a_file_that_cannot_be_executed_is_passed_over_and_then_named(tmp_path: Path) -> None:
+    first = program(tmp_path / "main/local/tool")
+    first.chmod(0o644)
+    second = program(tmp_path / "bin/tool")
+    assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(second)
+    second.unlink()
+    with pytest.raises(StartFailed, match=r"local/tool.* is not executable"):
+        find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin")
+
+
+def test_the_daemons_own_user_needs_no_change() -> None:
+    assert find_user(pwd.getpwuid(os.geteuid()).pw_name) is None
+    assert find_user(str(os.geteuid())) is None
+
+
+def test_an_unknown_user_is_named() -> None:
+    with pytest.raises(StartFailed, match='identify user "nosuchuser": user: unknown user'):
+        find_user("nosuchuser")
+
+
+@needs_root
+def test_another_user_is_found_with_groups_and_home() -> None:
+    user = find_user("nobody")
+    assert user is not None
+    assert (user.name, user.uid, user.groups) == ("nobody", 65534, (65534,))
+
+
+@needs_root
+def test_only_what_was_inherited_gives_way_to_the_users_own() -> None:
+    user = find_user("nobody")
+    assert user is not None
+    env = {"HOME": "/root", "USER": "chosen", "A": "1"}
+    assert for_user(env, user, {"HOME": "/root", "USER": "root"}) == {
+        "HOME": user.home,
+        "USER": "chosen",
+        "LOGNAME": "nobody",
+        "A": "1",
+    }

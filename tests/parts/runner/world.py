@@ -1,0 +1,230 @@
+"""A node with jobs on it, without a scheduler: tests place and stop allocations themselves."""
+
+import base64
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+import trio
+
+from daemon.clock import SystemClock
+from daemon.config import Config
+from daemon.runner.node import Runner, open_runner
+from storage.queries import allocations, jobs
+from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
+from storage.records.base import SECOND
+from storage.records.job import Job
+from storage.records.task import LogConfig, RestartPolicy, Task
+from storage.store import Store
+from tests import samples
+from tests.unit.runner.placements import placed
+
+NO_RESTARTS = RestartPolicy(attempts=0, interval=10 * SECOND, delay=SECOND, mode="fail")
+
+
+def script(text: str, name: str = "main", **fields: Any) -> Task:
+    """Return a task that runs a shell script."""
+    given = {
+        "config": {"command": "/bin/sh", "args": ["-c", text]},
+        "kill_timeout": SECOND,
+        "log_config": LogConfig(max_files=2, max_file_size_mb=1),
+        "restart_policy": NO_RESTARTS,
+        **fields,
+    }
+    return samples.task(name, **given)
+
+
+def batch(*tasks: Task, job_id: str = "job", **fields: Any) -> Job:
+    """Return a batch job of one group."""
+    return samples.job(job_id, samples.group("web", *tasks), **{"type": "batch", **fields})
+
+
+def service(*tasks: Task, job_id: str = "job", **group: Any) -> Job:
+    """Return a service of one group."""
+    return samples.job(job_id, samples.group("web", *tasks, **group), type="service")
+
+
+def unique_ids() -> Iterator[str]:
+    """Return ids that no other run of the tests has at the same time."""
+    while True:
+        yield str(uuid4())
+
+
+async def purge_job(store: Store, job: Job) -> None:
+    """Let the store forget a job."""
+
+    def write(tx: Any) -> None:
+        stored = jobs.current(tx, job.namespace, job.id)
+        assert stored is not None
+        jobs.purge(tx, stored)
+
+    await store.write(write)
+
+
+class World:
+    """The store and the runner, and what tests do with them."""
+
+    def __init__(self, store: Store, runner: Runner, config: Config) -> None:
+        self.store, self.runner, self.config = store, runner, config
+        self.clock = SystemClock()
+        self._ids = unique_ids()
+
+    def directory(self, alloc_id: str) -> Path:
+        return self.config.alloc_dir / alloc_id
+
+    async def place(self, job: Job, *, alloc_id: str = "", **fields: Any) -> str:
+        """Store a job, unless it is there, and an allocation of it; return that one's id."""
+        alloc_id = alloc_id or next(self._ids)
+
+        def write(tx: Any) -> None:
+            stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
+            allocation = placed(stored, self.runner.node_id, alloc_id, **fields)
+            allocations.add(tx, allocation, self.clock.now())
+            jobs.settle(tx, job.namespace, job.id)
+
+        await self.store.write(write)
+        return alloc_id
+
+    async def want(self, alloc_id: str, **fields: Any) -> None:
+        """Change the scheduler's half of an allocation."""
+
+        def write(tx: Any) -> None:
+            before = allocations.find(tx, alloc_id)
+            assert before is not None
+            after = msgspec.structs.replace(before, **fields)
+            allocations.set_desired(tx, after, self.clock.now())
+
+        await self.store.write(write)
+
+    async def stop(self, alloc_id: str) -> None:
+        await self.want(alloc_id, desired_status=DesiredStatus.STOP)
+
+    async def purge(self, job: Job) -> None:
+        await purge_job(self.store, job)
+
+    def find(self, alloc_id: str) -> Allocation:
+        found = self.store.read(lambda db: allocations.find(db, alloc_id))
+        assert found is not None
+        return found
+
+    async def until(self, alloc_id: str, condition: Callable[[Allocation], object]) -> Allocation:
+        """Return the allocation as soon as it meets a condition."""
+        while True:
+            with self.store.watch(f"allocations/{alloc_id}") as watch:
+                if condition(found := self.find(alloc_id)):
+                    return found
+                await watch.wait()
+
+    async def until_status(self, alloc_id: str, *statuses: str) -> Allocation:
+        return await self.until(alloc_id, lambda one: one.client_status in statuses)
+
+    async def until_done(self, alloc_id: str) -> Allocation:
+        return await self.until_status(alloc_id, "complete", "failed")
+
+    async def until_no_directory(self, alloc_id: str) -> None:
+        """Return when the directory of an allocation is gone: nobody tells, so it is looked for."""
+        directory = trio.Path(self.directory(alloc_id))
+        while await directory.exists():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+    def events(self, alloc_id: str, task: str = "main") -> list[TaskEvent]:
+        return self.store.read(lambda db: allocations.newest_events(db, alloc_id, task, 100))
+
+    def told(self, alloc_id: str, task: str = "main") -> list[tuple[str, str]]:
+        """Return type and text of what happened to a task."""
+        return [(one.type, one.display_message) for one in self.events(alloc_id, task)]
+
+    def types(self, alloc_id: str, task: str = "main") -> list[str]:
+        return [one.type for one in self.events(alloc_id, task)]
+
+    def output(self, alloc_id: str, task: str = "main", kind: str = "stdout") -> str:
+        return (self.directory(alloc_id) / f"alloc/logs/{task}.{kind}.0").read_text()
+
+
+@asynccontextmanager
+async def open_world(
+    store: Store, data_dir: Path, *, drivers: Any = None, **settings: Any
+) -> AsyncIterator[World]:
+    """Open a runner on a store."""
+    config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
+    async with open_runner(
+        store, SystemClock(), config, unique_ids(), Signer(), drivers=drivers, environment={}
+    ) as runner:
+        yield World(store, runner, config)
+
+
+class Signer:
+    """Signs in clear text: the claims, and the key that was asked for."""
+
+    def sign(self, claims: Mapping[str, object], key_id: str = "") -> str:
+        payload = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
+        return f"head.{payload}.{key_id}"
+
+
+def state_of(allocation: Allocation, task: str = "main") -> TaskState:
+    """Return what is reported of a task."""
+    return (allocation.client.task_states or {}).get(task, TaskState())
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs, or stands still, but is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+async def until_gone(pid: int) -> None:
+    """Return when a process has ended."""
+    descriptor = pidfd(pid)
+    if descriptor is not None:
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def environment_of(pid: int) -> Mapping[str, str]:
+    pairs = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+
+class Pipe:
+    """A named pipe into which a task writes what a test waits for."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path, 0o666)
+        path.chmod(0o666)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+
+    async def line(self) -> str:
+        """Return the next line that was written."""
+        while b"\n" not in self._rest:
+            await trio.lowlevel.wait_readable(self._descriptor)
+            self._rest += os.read(self._descriptor, 65536)
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode()
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def kill_quietly(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

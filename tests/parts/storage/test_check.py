@@ -1,0 +1,193 @@
+"""The check finds whatever should not be, and nothing in a store that is sound."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.jobs.scale import ScalingRequest, scale_job
+from daemon.jobspec.policies import Policies
+from storage.check import check
+from storage.errors import StorageUnusable
+from storage.queries import evaluations, jobs, submissions
+from storage.queries.invariants import RULES
+from storage.records.allocation import ClientStatus
+from storage.records.job import Job, Parameterized, Periodic, Submission
+from storage.store import open_store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, evaluation, group, job
+from tests.unit.scheduler.world import ROLLING
+
+CHILD = "parent/dispatch-1"
+
+
+@pytest.fixture
+async def busy(tmp_path: Path) -> Path:
+    """Return the directory of a store in which much has happened."""
+    async with open_store(tmp_path, cluster_id="cluster", now=NOW) as store:
+        cluster = Cluster(store)
+        await cluster.join()
+        await cluster.register(job("web", group("web", count=2, update=ROLLING)))
+        await cluster.work()
+        await cluster.run_all(healthy=True)
+        await scale_job(
+            store,
+            "default",
+            "web",
+            ScalingRequest(target={"Group": "web"}, message="m"),
+            policies=Policies(),
+            now=NOW,
+            eval_id="s",
+        )
+        await cluster.register(job("parent", type="batch", parameterized_job=Parameterized()))
+        child = msgspec.structs.replace(job(CHILD, type="batch"), parent_id="parent")
+        await cluster.register(child)
+        await cluster.register(job("clock", type="batch", periodic=Periodic(specs=["@daily"])))
+        await cluster.register(job("far", datacenters=["nowhere"]))
+        await cluster.work()
+        (one,) = cluster.allocations(CHILD)
+        await cluster.report(one, ClientStatus.COMPLETE)
+        await cluster.work()
+        source = Submission(job_id="web", namespace="default", version=0, source="x")
+        await store.write(lambda tx: submissions.add(tx, source))
+    return tmp_path
+
+
+def damage(directory: Path, statement: str) -> None:
+    with closing(sqlite3.connect(directory / "steward.db", isolation_level=None)) as connection:
+        for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute(statement)
+
+
+async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
+    assert check(busy) == []
+
+
+DAMAGE = {
+    "the current version of a job is its newest": "UPDATE jobs SET version = 7",
+    "the versions of a job are numbered from 0 without a gap": (
+        "UPDATE jobs SET version = version + 1"
+    ),
+    "every version has a state": "DELETE FROM job_version_states",
+    "the columns of a job say what its definition says": "UPDATE jobs SET type = 'system'",
+    "a job counts its children as they are": "UPDATE jobs SET children_dead = 3",
+    "a job that is not dead is in a namespace that exists": "DELETE FROM namespaces",
+    "only the newest sources of a job are kept": """
+        INSERT INTO job_submissions
+        SELECT 'default', 'web', value, '{}' FROM (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 6) SELECT value FROM n)
+    """,
+    "only the newest scaling events of a group are kept": """
+        INSERT INTO scaling_events
+        SELECT 'default', 'web', 'web', value, '{"Time":1,"PreviousCount":1}'
+          FROM (WITH RECURSIVE n(value) AS (SELECT 100 UNION ALL SELECT value + 1 FROM n WHERE value < 120) SELECT value FROM n)
+    """,
+    "only the newest slots of a job are kept": """
+        INSERT INTO periodic_slots
+        SELECT 'default', 'clock', value, 1, 1, 'launched', '', '', 1 FROM (WITH RECURSIVE n(value) AS (SELECT 1 UNION ALL SELECT value + 1 FROM n WHERE value < 1001) SELECT value FROM n)
+    """,
+    "no slot is decided that has not come": """
+        INSERT INTO periodic_slots
+        VALUES ('default', 'clock', 9000000000000000000, 1, 1, 'launched', '', '', 1)
+    """,
+    "the columns of an evaluation say what its document says": "UPDATE evaluations SET priority = 9",
+    "a job has at most one evaluation that waits for room": (
+        "UPDATE evaluations SET status = 'blocked' WHERE job_id = 'far'"
+    ),
+    "an allocation is of a version that exists": "UPDATE allocations SET job_version = 9",
+    "an allocation is on a node that exists": "DELETE FROM nodes",
+    "what is wanted has a name of its own": "UPDATE allocations SET name = 'web.web[0]'",
+    "only what has not ended holds ports": """
+        INSERT INTO allocation_ports SELECT node_id, 80, id FROM allocations
+         WHERE client_status = 'complete'
+    """,
+    "the events of a task are numbered from 0 without a gap": """
+        INSERT INTO task_events SELECT id, 'main', 5, '{}' FROM allocations
+    """,
+    "the columns of a deployment say what its document says": "UPDATE deployments SET status = 'x'",
+    "a job has at most one deployment under way": """
+        INSERT INTO deployments
+        SELECT 'd2', namespace, job_id, job_version, status, create_index, modify_index, document
+          FROM deployments
+    """,
+    "events stand in the order of the writes": """
+        UPDATE events SET write_index = 1 WHERE number = (SELECT max(number) FROM events)
+    """,
+    "no index is higher than that of the last write": "UPDATE jobs SET modify_index = 99999",
+    "nothing was changed before it was made": "UPDATE nodes SET create_index = modify_index + 1",
+    "a listing is as new as what it lists": "UPDATE table_indexes SET last_index = 0",
+    "a job's status follows from what belongs to it": "UPDATE jobs SET status = 'pending'",
+    "a job's counts follow from what belongs to it": (
+        "UPDATE jobs SET summary = replace(summary, '\"Running\":2', '\"Running\":1')"
+    ),
+    "the clock is followed for periodic jobs alone": "DELETE FROM periodic_jobs",
+    "documents can be read": "UPDATE nodes SET document = '[]'",
+    "what is referred to exists": "UPDATE job_submissions SET job_id = 'nobody'",
+}
+
+
+def test_each_rule_is_tried() -> None:
+    assert RULES.keys() - DAMAGE.keys() == set()
+
+
+@pytest.mark.parametrize(("rule", "statement"), DAMAGE.items())
+async def test_what_breaks_a_rule_is_found(busy: Path, rule: str, statement: str) -> None:
+    damage(busy, statement)
+    assert [fault for fault in check(busy) if fault.startswith(f"{rule}: ")]
+
+
+async def test_a_damaged_file_is_found(busy: Path) -> None:
+    file = busy / "steward.db"
+    content = bytearray(file.read_bytes())
+    content[4096 * 5 : 4096 * 25] = b"\0" * (4096 * 20)
+    file.write_bytes(content)
+    try:
+        faults = check(busy)
+    except StorageUnusable as error:
+        faults = [str(error)]
+    assert faults
+
+
+def test_without_a_store_there_is_nothing_to_check(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnusable, match="there is no store"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("block", [Parameterized(), None])
+async def test_children_of_an_earlier_job_of_the_name_are_counted(
+    busy: Path, block: Parameterized | None
+) -> None:
+    async with open_store(busy, cluster_id="cluster", now=NOW) as store:
+
+        def again(tx: Transaction) -> None:
+            parent: Job | None = jobs.current(tx, "default", "parent")
+            assert parent is not None
+            jobs.purge(tx, parent)
+            jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=block))
+            jobs.settle(tx, "default", "parent")
+
+        await store.write(again)
+        found = store.read(lambda db: jobs.summary_wire(db, "default", "parent"))
+    assert found is not None
+    assert msgspec.json.decode(found[0])["Children"] == {"Pending": 0, "Running": 0, "Dead": 1}
+    assert check(busy) == []
+
+
+async def test_a_child_of_an_earlier_job_of_the_name_can_begin_anew(busy: Path) -> None:
+    async with open_store(busy, cluster_id="cluster", now=NOW) as store:
+
+        def again(tx: Transaction) -> None:
+            parent, child = (jobs.current(tx, "default", one) for one in ("parent", CHILD))
+            assert parent is not None
+            assert child is not None
+            jobs.purge(tx, parent)
+            jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=None))
+            evaluations.put(tx, evaluation(child, "again"), NOW)
+            jobs.settle(tx, "default", "parent")
+            jobs.settle(tx, "default", CHILD)
+
+        await store.write(again)
+    assert check(busy) == []

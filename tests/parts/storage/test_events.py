@@ -1,0 +1,71 @@
+"""The table of events: where readers begin, what they get at a time, what is gone."""
+
+from storage.queries import events
+from storage.store import Store
+from storage.writer import Transaction
+
+
+async def write(store: Store, *keys: str) -> int:
+    """Add events in one write; return its index."""
+
+    def work(tx: Transaction) -> int:
+        for key in keys:
+            events.add(tx, "Job", "JobRegistered", key=key, payload="{}", filter_keys=("also",))
+        return tx.index
+
+    return await store.write(work)
+
+
+def keys_after(store: Store, number: int, most: int = 100) -> list[str]:
+    return [one.key for one in store.read(lambda db: events.after(db, number, most))]
+
+
+def begin(store: Store, index: int) -> int:
+    return store.read(lambda db: events.before_index(db, index))
+
+
+async def fill(store: Store) -> tuple[int, int, int]:
+    """Write `a b`, `c`, `d e f`; return the indexes, and forget what was there before."""
+    return await write(store, "a", "b"), await write(store, "c"), await write(store, "d", "e", "f")
+
+
+async def test_events_come_in_the_order_of_their_writes(store: Store) -> None:
+    first, _, _ = await fill(store)
+    assert keys_after(store, begin(store, first)) == list("abcdef")
+
+
+async def test_one_begins_at_any_index(store: Store) -> None:
+    first, second, third = await fill(store)
+    assert keys_after(store, begin(store, second)) == list("cdef")
+    assert keys_after(store, begin(store, third)) == list("def")
+    assert keys_after(store, begin(store, third + 1)) == []
+    assert first < second
+
+
+async def test_a_write_is_never_given_in_pieces(store: Store) -> None:
+    first, _, _ = await fill(store)
+    start = begin(store, first)
+    assert keys_after(store, start, 1) == list("ab")
+    assert keys_after(store, start + 2, 2) == list("cdef")
+
+
+async def test_the_last_few_are_whole_writes(store: Store) -> None:
+    await fill(store)
+    start = store.read(lambda db: events.before_last(db, 4))
+    assert keys_after(store, start) == list("cdef")
+    assert keys_after(store, store.read(lambda db: events.before_last(db, 2))) == list("def")
+
+
+async def test_what_was_removed_is_remembered_by_its_index(store: Store) -> None:
+    assert store.read(events.collected) == 0
+    _, second, third = await fill(store)
+    await store.write(lambda tx: events.trim(tx, 3, 100))
+    assert store.read(events.collected) == second
+    assert keys_after(store, begin(store, 1)) == list("def")
+    assert store.read(events.newest) == begin(store, third) + 3
+
+
+async def test_a_reader_is_woken_by_an_event(store: Store) -> None:
+    with store.watch(events.TOPIC) as change:
+        await write(store, "a")
+        await change.wait()

@@ -1,0 +1,365 @@
+"""Queries: none reads a whole table, and the state of a job follows from what belongs to it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from storage.queries import (
+    allocations,
+    audit,
+    deployments,
+    directories,
+    entities,
+    evaluations,
+    identity,
+    jobs,
+    metrics,
+    moments,
+    mounts,
+    namespaces,
+    nodes,
+    periodic,
+    policies,
+    scaling,
+    search,
+    secrets,
+    submissions,
+    tokens,
+    variables,
+    versions,
+)
+from storage.queries.evaluations import Room
+from storage.readers import Snapshot
+from storage.records.evaluation import EvalStatus
+from storage.records.job import JobStatus, Parameterized, Submission
+from storage.store import Store
+from storage.writer import Transaction
+from tests.samples import NOW, evaluation, group, job
+
+
+class Explained(Snapshot):
+    """A snapshot that notes which tables its statements read from end to end."""
+
+    def __init__(self, db: Snapshot) -> None:
+        super().__init__(db._connection)
+        self.scanned: list[str] = []
+
+    def all(self, sql: str, parameters: Mapping[str, object] = {}) -> list[Any]:
+        for row in self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters):
+            if row["detail"].startswith("SCAN") and "INDEX" not in row["detail"]:
+                self.scanned.append(row["detail"])
+        return super().all(sql, parameters)
+
+    def each(self, sql: str, parameters: Mapping[str, object] = {}) -> Any:
+        return iter(self.all(sql, parameters))
+
+    def one(self, sql: str, parameters: Mapping[str, object] = {}) -> Any:
+        found = self.all(sql, parameters)
+        return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda db: mounts.find(db, "cloudid/"),
+        lambda db: mounts.by_accessor(db, "a"),
+        lambda db: identity.config(db, "a"),
+        lambda db: identity.role(db, "a", "dev"),
+        lambda db: identity.role_names(db, "a"),
+        lambda db: directories.find(db, "a"),
+        lambda db: entities.find(db, "e"),
+        lambda db: entities.by_name(db, "e"),
+        lambda db: entities.alias(db, "a", "one"),
+        lambda db: entities.aliases(db, "e"),
+        lambda db: tokens.issuers(db),
+        lambda db: tokens.of_mount(db, "a", 10),
+        lambda db: allocations.changed(db, "n", 1),
+        lambda db: allocations.considered(db, "default", "web"),
+        lambda db: allocations.find(db, "a"),
+        lambda db: allocations.handles(db, "a"),
+        lambda db: allocations.newest_events(db, "a", "main"),
+        lambda db: allocations.of_deployment(db, "d"),
+        lambda db: allocations.of_evaluation(db, "e"),
+        lambda db: allocations.of_job(db, "default", "web"),
+        lambda db: allocations.on_node(db, "n"),
+        lambda db: allocations.page(db, "default", "ab"),
+        lambda db: allocations.page(db, "default"),
+        lambda db: allocations.to_run(db, "n"),
+        lambda db: allocations.held(db),
+        lambda db: allocations.highest_index(db, "default", "web"),
+        lambda db: audit.after(db, 1),
+        lambda db: audit.last(db),
+        lambda db: audit.page(db, {}, 5),
+        lambda db: audit.page(db, {"accessor": "a", "since": 1, "path": "/v1"}, 5),
+        lambda db: deployments.find(db, "d"),
+        lambda db: deployments.active(db),
+        lambda db: deployments.latest(db, "default", "web"),
+        lambda db: deployments.of_job(db, "default", "web"),
+        lambda db: deployments.page(db, "default", "ab"),
+        lambda db: deployments.page(db, "*"),
+        lambda db: evaluations.any_blocked(db),
+        lambda db: evaluations.find(db, "e"),
+        lambda db: evaluations.job_list(db, "default", "web"),
+        lambda db: evaluations.next_blocked(db, Room()),
+        lambda db: evaluations.ready(db, 1),
+        lambda db: evaluations.next_time(db, 1),
+        lambda db: evaluations.unfinished(db, "default", "web"),
+        lambda db: evaluations.page(db, "default", prefix="ab"),
+        lambda db: evaluations.page(db, "default", job_id="web"),
+        lambda db: jobs.by_change(db, "default", "we"),
+        lambda db: jobs.by_change(db, "*"),
+        lambda db: jobs.child_statuses(db, "default", "web"),
+        lambda db: jobs.current(db, "default", "web"),
+        lambda db: jobs.dead_since(db, 1, 10),
+        lambda db: jobs.dispatched_with(db, "default", "web", "token"),
+        lambda db: jobs.stubs(db, "default"),
+        lambda db: jobs.stubs(db, "default", "we", with_meta=True),
+        lambda db: jobs.summary_wire(db, "default", "web"),
+        lambda db: jobs.versions(db, "default", "web"),
+        lambda db: moments.index_at(db, 1),
+        lambda db: namespaces.every(db, "de"),
+        lambda db: namespaces.find(db, "default"),
+        lambda db: namespaces.in_use(db, "default"),
+        lambda db: nodes.find(db, "n"),
+        lambda db: periodic.due(db, 1, 10),
+        lambda db: periodic.next_time(db),
+        lambda db: periodic.of_job(db, "default", "web"),
+        lambda db: periodic.slots(db, "default", "web"),
+        lambda db: scaling.events(db, "default", "web"),
+        lambda db: scaling.policies(db),
+        lambda db: jobs.on_every_node(db),
+        lambda db: metrics.jobs_by_status(db),
+        lambda db: metrics.summaries(db),
+        lambda db: metrics.unfinished_evaluations(db, 1),
+        lambda db: metrics.allocations_by_status(db),
+        lambda db: search.beginning(db, "jobs", ["default"], "w", 5),
+        lambda db: search.beginning(db, "allocations", ["default"], "w", 5),
+        lambda db: search.beginning(db, "evaluations", ["default"], "w", 5),
+        lambda db: search.beginning(db, "deployments", ["default"], "w", 5),
+        lambda db: search.allocation_names(db, ["default"], "w", 5),
+        lambda db: list(search.job_names(db, ["default"])),
+        lambda db: scaling.policies(db, "default", "web"),
+        lambda db: secrets.below(db, "variables/"),
+        lambda db: secrets.find(db, "variables/default/a"),
+        lambda db: variables.find(db, "default", "a"),
+        lambda db: variables.listed(db, "default"),
+        lambda db: variables.listed(db, "default", "a/"),
+        lambda db: versions.tagged(db, "default", "web", "t"),
+        lambda db: policies.every(db, "a"),
+        lambda db: policies.every_role(db, "a"),
+        lambda db: policies.find(db, "a"),
+        lambda db: policies.role_named(db, "a"),
+        lambda db: submissions.find(db, "default", "web", 1),
+        lambda db: tokens.ended(db, NOW, 5),
+        lambda db: tokens.every(db, "a"),
+        lambda db: tokens.find(db, "a"),
+        lambda db: tokens.next_end(db),
+        lambda db: tokens.of_mount(db, "a", 5),
+        lambda db: tokens.of_secret(db, b"a"),
+    ],
+)
+async def test_no_query_reads_a_whole_table(
+    store: Store, query: Callable[[Snapshot], object]
+) -> None:
+    await store.write(lambda tx: jobs.append_version(tx, job("web")))
+    explained = store.read(Explained)
+    store.read(lambda _: query(explained))
+    assert explained.scanned == []
+
+
+async def register(store: Store, **fields: Any) -> None:
+    def work(tx: Transaction) -> None:
+        stored = jobs.append_version(tx, job("web", **fields))
+        evaluations.put(tx, evaluation(stored), NOW)
+        jobs.settle(tx, "default", "web")
+
+    await store.write(work)
+
+
+def status(store: Store, job_id: str = "web") -> str:
+    found = store.read(lambda db: jobs.current(db, "default", job_id))
+    assert found is not None
+    return found.status
+
+
+async def test_a_job_with_an_unfinished_evaluation_is_pending(store: Store) -> None:
+    await register(store)
+    assert status(store) == JobStatus.PENDING
+
+
+async def test_a_job_with_nothing_to_do_is_dead(store: Store) -> None:
+    await register(store)
+
+    def finish(tx: Transaction) -> None:
+        found = evaluations.find(tx, "e1")
+        assert found is not None
+        evaluations.put(tx, msgspec.structs.replace(found, status=EvalStatus.COMPLETE), NOW)
+        jobs.settle(tx, "default", "web")
+
+    await store.write(finish)
+    assert status(store) == JobStatus.DEAD
+
+
+@pytest.mark.parametrize(("stop", "expected"), [(False, "running"), (True, "dead")])
+async def test_a_system_job_runs_unless_it_is_stopped(
+    store: Store, stop: bool, expected: str
+) -> None:
+    await register(store, type="system", stop=stop)
+    assert status(store) == expected
+
+
+async def test_an_older_version_keeps_the_status_it_had_last(store: Store) -> None:
+    await register(store)
+    await store.write(lambda tx: jobs.append_version(tx, job("web", priority=60)))
+    versions = store.read(lambda db: jobs.versions(db, "default", "web"))
+    assert [(one.version, one.priority, one.status) for one in versions] == [
+        (1, 60, "pending"),
+        (0, 50, "pending"),
+    ]
+
+
+async def test_a_parent_counts_its_children_by_status(store: Store) -> None:
+    def children(tx: Transaction) -> None:
+        jobs.append_version(tx, job("web"))
+        for number in range(3):
+            jobs.append_version(tx, job(f"web/{number}", parent_id="web"))
+        jobs.settle(tx, "default", "web")
+        jobs.settle(tx, "default", "web/0")
+
+    await store.write(children)
+    found = store.read(lambda db: jobs.summary_wire(db, "default", "web"))
+    assert found is not None
+    assert msgspec.json.decode(found[0])["Children"] == {"Pending": 2, "Running": 0, "Dead": 1}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"type": "batch", "parameterized_job": Parameterized()}, {}, {"parent_id": "another"}],
+    ids=["launches", "plain", "child"],
+)
+async def test_a_new_job_adopts_the_children_of_one_that_was_purged(
+    store: Store, fields: dict[str, Any]
+) -> None:
+    def write(tx: Transaction) -> None:
+        parent = job("web", type="batch", parameterized_job=Parameterized())
+        jobs.append_version(tx, parent)
+        child = jobs.append_version(tx, job("web/1", parent_id="web"))
+        evaluations.put(tx, evaluation(child, "e"), NOW)
+        jobs.settle(tx, "default", "web/1")
+        jobs.purge(tx, parent)
+        jobs.append_version(tx, job("web", **fields))
+        jobs.settle(tx, "default", "web")
+
+    await store.write(write)
+    counts = ("children_pending", "children_running", "children_dead")
+
+    def counted(db: Snapshot) -> list[int]:
+        row = db.one("SELECT * FROM jobs WHERE id = 'web'")
+        assert row is not None
+        return [row[name] for name in counts]
+
+    assert store.read(counted) == [1, 0, 0]
+    await store.write(lambda tx: jobs.purge(tx, job("web/1", parent_id="web")))
+    assert store.read(counted) == [0, 0, 0]
+
+
+async def test_only_the_six_newest_sources_are_kept(store: Store) -> None:
+    def add(tx: Transaction) -> None:
+        jobs.append_version(tx, job("web"))
+        for number in range(8):
+            source = Submission(namespace="default", job_id="web", version=number)
+            submissions.add(tx, source)
+
+    await store.write(add)
+    kept = [
+        store.read(lambda db, n=n: submissions.find(db, "default", "web", n)) is not None
+        for n in range(8)
+    ]
+    assert kept == [False, False, True, True, True, True, True, True]
+
+
+async def test_a_version_can_be_neither_changed_nor_removed(store: Store) -> None:
+    await register(store)
+    with pytest.raises(Exception, match="append-only"):
+        await store.write(lambda tx: tx.execute("UPDATE job_versions SET document = '{}'", {}))
+    with pytest.raises(Exception, match="only removed with their job"):
+        await store.write(lambda tx: tx.execute("DELETE FROM job_versions", {}))
+
+
+async def test_a_purge_takes_everything_along_but_evaluations(store: Store) -> None:
+    await register(store)
+
+    def purge(tx: Transaction) -> None:
+        found = jobs.current(tx, "default", "web")
+        assert found is not None
+        jobs.purge(tx, found)
+
+    await store.write(purge)
+    assert store.read(lambda db: jobs.current(db, "default", "web")) is None
+    assert store.read(lambda db: db.all("SELECT * FROM job_versions")) == []
+    assert store.read(lambda db: evaluations.find(db, "e1")) is not None
+
+
+async def test_a_listing_can_show_the_meta_of_each_job(store: Store) -> None:
+    def add(tx: Transaction) -> None:
+        jobs.append_version(tx, job("a", meta={"owner": "ops"}))
+        jobs.append_version(tx, job("b"))
+        jobs.settle(tx, "default", "a")
+        jobs.settle(tx, "default", "b")
+
+    await store.write(add)
+    lines = store.read(lambda db: jobs.stubs(db, "default", with_meta=True))
+    assert [msgspec.json.decode(line)["Meta"] for _, _, line in lines] == [{"owner": "ops"}, None]
+
+
+async def test_ready_evaluations_come_by_priority_then_by_age(store: Store) -> None:
+    def add(tx: Transaction) -> None:
+        for number, priority in enumerate([50, 80, 80]):
+            stored = jobs.append_version(tx, job(f"j{number}", priority=priority))
+            evaluations.put(tx, evaluation(stored, f"e{number}"), NOW)
+
+    await store.write(add)
+    found = store.read(lambda db: evaluations.ready(db, NOW, 9))
+    assert [one.id for one in found] == ["e1", "e2", "e0"]
+    assert [one.id for one in store.read(lambda db: evaluations.ready(db, NOW, 2))] == ["e1", "e2"]
+
+
+async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Store) -> None:
+    def add(tx: Transaction) -> None:
+        stored = jobs.append_version(tx, job("web"))
+        waiting = msgspec.structs.replace(
+            evaluation(stored), wait_until="2026-11-21T01:40:00.000000005Z"
+        )
+        evaluations.put(tx, waiting, NOW)
+
+    await store.write(add)
+    assert store.read(lambda db: evaluations.ready(db, NOW + 4)) == []
+    assert store.read(lambda db: evaluations.next_time(db, NOW)) == NOW + 5
+    assert len(store.read(lambda db: evaluations.ready(db, NOW + 5))) == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "found"),
+    [(Room(cpu=20, memory=20, disk=300), True), (Room(cpu=20, memory=19, disk=300), False)],
+)
+async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
+    store: Store, free: Room, found: bool
+) -> None:
+    def block(tx: Transaction) -> None:
+        stored = jobs.append_version(tx, job("web", group()))
+        blocked = msgspec.structs.replace(
+            evaluation(stored), status=EvalStatus.BLOCKED, snapshot_index=tx.index
+        )
+        evaluations.put(tx, blocked, NOW, Room(cpu=20, memory=20, disk=300))
+
+    await store.write(block)
+    assert store.read(lambda db: evaluations.next_blocked(db, free)) is None
+
+    def free_room(tx: Transaction) -> None:
+        jobs.append_version(tx, job("other"))
+        tx.touch(evaluations.ROOM)
+
+    await store.write(free_room)
+    assert (store.read(lambda db: evaluations.next_blocked(db, free)) is not None) is found

@@ -1,0 +1,127 @@
+"""The file's form: created, migrated, refused."""
+
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage import schema
+from storage.errors import StorageLocked, StorageUnusable
+from storage.store import FILE_NAME, lock, open_store
+from tests.samples import NOW
+
+
+def form(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        return sorted((name, re.sub(r"\s+", " ", sql)) for name, sql in rows)
+
+
+def pragma(path: Path, name: str) -> object:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def make(path: Path) -> None:
+    schema.prepare(path, cluster_id="c", now=NOW)
+
+
+def test_a_new_file_has_our_marks(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    assert pragma(path, "application_id") == schema.APPLICATION_ID
+    assert pragma(path, "user_version") == schema.VERSION
+    assert pragma(path, "journal_mode") == "wal"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_opening_a_file_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    before = form(path)
+    make(path)
+    assert form(path) == before
+
+
+def test_every_table_says_what_its_rows_are() -> None:
+    text = schema.schema_text()
+    undescribed = re.findall(r"(?<!\n)\n\nCREATE TABLE (\w+)|;\nCREATE TABLE (\w+)", text)
+    assert undescribed == []
+    assert all(") STRICT" in part for part in text.split("CREATE TABLE")[1:])
+
+
+def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    with pytest.raises(StorageUnusable, match="use the program that wrote it"):
+        make(path)
+
+
+def test_a_foreign_file_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    with pytest.raises(StorageUnusable, match="not a store of Steward"):
+        make(path)
+    assert form(path) == [("mine", "CREATE TABLE mine (x)")]
+
+
+def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_text("precious" * 1000)
+    with pytest.raises(StorageUnusable, match="cannot be used as a store"):
+        make(path)
+    assert path.read_text().startswith("precious")
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A file of the present version, and a program that knows one more step."""
+    path = tmp_path / FILE_NAME
+    make(path)
+    step = {schema.VERSION + 1: "ALTER TABLE namespaces ADD COLUMN colour TEXT"}
+    monkeypatch.setattr(schema, "migrations", lambda: step)
+    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    return path
+
+
+def test_an_older_file_is_brought_up_to_date(older: Path) -> None:
+    make(older)
+    assert pragma(older, "user_version") == schema.VERSION
+    assert any("colour" in sql for _, sql in form(older))
+
+
+def test_a_step_that_fails_leaves_the_older_form(
+    older: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = form(older)
+    broken = {schema.VERSION: "ALTER TABLE namespaces ADD COLUMN colour TEXT; SELECT nonsense"}
+    monkeypatch.setattr(schema, "migrations", lambda: broken)
+    with pytest.raises(StorageUnusable):
+        make(older)
+    assert form(older) == before
+    assert pragma(older, "user_version") == schema.VERSION - 1
+
+
+def test_the_steps_lead_to_the_version_of_the_schema() -> None:
+    assert [max([1, *schema.migrations()])] == [schema.VERSION]
+
+
+async def test_a_second_daemon_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    with (
+        lock(tmp_path),
+        pytest.raises(StorageLocked, match=r"another daemon \(pid \d+\)"),
+        lock(tmp_path),
+    ):
+        pass
+
+
+async def test_a_directory_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "steward.lock").mkdir()
+    with pytest.raises(StorageUnusable, match="cannot write to the data directory"):
+        async with open_store(tmp_path, cluster_id="c", now=NOW):
+            pass

@@ -1,0 +1,64 @@
+"""Snapshots: sound copies of the whole file, and back."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.errors import Refused, StorageLocked, StorageUnusable
+from storage.queries import jobs
+from storage.snapshot import inspect, restore, save
+from storage.store import FILE_NAME, Store, open_store
+from tests.samples import NOW, job
+
+
+async def test_a_snapshot_of_a_working_store_holds_what_was_written(
+    store: Store, tmp_path: Path
+) -> None:
+    await store.write(lambda tx: jobs.append_version(tx, job("a")))
+    summary = save(tmp_path, tmp_path / "copy")
+    assert (summary.jobs, summary.cluster_id) == (1, "cluster")
+    assert inspect(tmp_path / "copy") == summary
+
+
+async def test_an_existing_file_is_not_overwritten(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "copy"
+    target.write_text("precious")
+    with pytest.raises(Refused, match="exists already"):
+        save(tmp_path, target)
+    assert target.read_text() == "precious"
+
+
+async def test_a_restored_store_is_as_it_was(tmp_path: Path) -> None:
+    home, copy = tmp_path / "home", tmp_path / "copy"
+    home.mkdir()
+    async with open_store(home, cluster_id="c", now=NOW) as store:
+        await store.write(lambda tx: jobs.append_version(tx, job("kept")))
+        save(home, copy)
+        await store.write(lambda tx: jobs.append_version(tx, job("later")))
+    restore(copy, home)
+    async with open_store(home, cluster_id="other", now=NOW) as store:
+        found = store.read(lambda db: jobs.stubs(db, "default"))
+    assert [job_id for _, job_id, _ in found] == ["kept"]
+    assert (home / f"{FILE_NAME}.before-restore").exists()
+
+
+async def test_nothing_is_restored_under_a_working_daemon(store: Store, tmp_path: Path) -> None:
+    save(tmp_path, tmp_path / "copy")
+    with pytest.raises(StorageLocked):
+        restore(tmp_path / "copy", tmp_path)
+
+
+async def test_a_damaged_snapshot_is_refused(store: Store, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    save(tmp_path, copy)
+    damaged = bytearray(copy.read_bytes())
+    middle = len(damaged) // 2
+    damaged[middle : middle + 4096] = b"\xff" * 4096
+    copy.write_bytes(damaged)
+    with pytest.raises(StorageUnusable):
+        inspect(copy)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnusable, match="there is no file"):
+        inspect(tmp_path / "nothing")

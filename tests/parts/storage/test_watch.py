@@ -1,0 +1,79 @@
+"""Watching: woken by what one watches, and by nothing else."""
+
+import pytest
+import trio
+import trio.testing
+
+from storage.watch import Topics
+
+
+async def woken(topics: Topics, watched: tuple[str, ...], published: str) -> bool:
+    with topics.watch(watched) as change:
+        topics.publish([published])
+        with trio.move_on_after(1):
+            await change.wait()
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("watched", "published"),
+    [
+        (("jobs/default/web",), "jobs/default/web"),
+        (("jobs/default/",), "jobs/default/web"),
+        (("jobs/default/we*",), "jobs/default/web"),
+        (("evals/1", "jobs/default/web"), "jobs/default/web"),
+    ],
+)
+async def test_a_watcher_is_woken_by_its_topic(
+    watched: tuple[str, ...], published: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert await woken(Topics(), watched, published)
+
+
+@pytest.mark.parametrize(
+    ("watched", "published"),
+    [
+        (("jobs/default/web",), "jobs/default/web2"),
+        (("jobs/default/web",), "jobs/default"),
+        (("jobs/default/we*",), "jobs/default/api"),
+        (("jobs/other/",), "jobs/default/web"),
+    ],
+)
+async def test_a_watcher_is_not_woken_by_others(
+    watched: tuple[str, ...], published: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert not await woken(Topics(), watched, published)
+
+
+async def test_a_change_between_entering_and_waiting_is_not_missed() -> None:
+    topics = Topics()
+    with topics.watch(["a"]) as change:
+        topics.publish(["a"])
+        await change.wait()
+
+
+async def test_all_watchers_of_a_topic_are_woken(autojump_clock: trio.testing.MockClock) -> None:
+    topics, awake = Topics(), []
+
+    async def watcher(number: int) -> None:
+        with topics.watch(["a", "b"]) as change:
+            await change.wait()
+            awake.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(1000):
+            nursery.start_soon(watcher, number)
+        await trio.testing.wait_all_tasks_blocked()
+        topics.publish(["b"])
+    assert len(awake) == 1000
+
+
+async def test_nothing_is_kept_about_topics_that_nobody_watches_any_more() -> None:
+    topics = Topics()
+    with topics.watch(["a", "b/"]):
+        pass
+    with topics.watch(["c"]) as change:
+        topics.publish(["c"])
+        await change.wait()
+    assert (topics._exact, topics._prefixes) == ({}, {})

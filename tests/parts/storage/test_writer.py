@@ -1,0 +1,166 @@
+"""Writes: grouped, in order, each for itself, and acknowledged only when they are on disk."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import outcome
+import pytest
+import trio
+
+from storage.errors import StorageFull
+from storage.store import Store, open_store
+from storage.writer import Transaction
+from tests.samples import NOW
+
+_ADD = "INSERT INTO namespaces VALUES (:name, '{}', :index, :index)"
+
+
+def add(name: str) -> Callable[[Transaction], int]:
+    def work(tx: Transaction) -> int:
+        tx.execute(_ADD, {"name": name, "index": tx.index})
+        tx.touch("namespaces", f"namespaces/{name}")
+        return tx.index
+
+    return work
+
+
+def names(store: Store) -> set[str]:
+    return {row["name"] for row in store.read(lambda db: db.all("SELECT name FROM namespaces"))}
+
+
+def fails(tx: Transaction) -> None:
+    tx.execute(_ADD, {"name": "lost", "index": tx.index})
+    raise ValueError("no")
+
+
+async def test_each_write_gets_the_next_index(store: Store) -> None:
+    first = await store.write(add("a"))
+    assert await store.write(add("b")) == first + 1
+    assert store.read(lambda db: db.last_index()) == first + 1
+
+
+async def test_a_write_that_changes_nothing_uses_no_index(store: Store) -> None:
+    before = store.read(lambda db: db.last_index())
+    await store.write(lambda tx: None)
+    assert store.read(lambda db: db.last_index()) == before
+
+
+async def test_waiting_writes_share_one_commit(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commits = []
+    run_sync = trio.to_thread.run_sync
+
+    async def counted(function: Callable[..., object], *args: object) -> object:
+        commits.append(args)
+        return await run_sync(function, *args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(store.write, add(f"n{number}"))
+    assert len(names(store)) == 21
+    # The first goes alone, the others wait for it together.
+    assert len(commits) <= 2
+
+
+async def test_a_write_that_fails_harms_no_other_of_its_group(store: Store) -> None:
+    results: list[outcome.Outcome[int]] = []
+
+    async def keep(work: Callable[[Transaction], int]) -> None:
+        results.append(await outcome.acapture(store.write, work))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep, add("before"))
+        nursery.start_soon(keep, fails)
+        nursery.start_soon(keep, add("after"))
+    assert names(store) == {"default", "before", "after"}
+    failed = [result for result in results if isinstance(result, outcome.Error)]
+    assert [type(result.error) for result in failed] == [ValueError]
+
+
+async def test_a_broken_rule_of_the_schema_is_raised_to_its_caller_alone(store: Store) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        await store.write(add("default"))
+    assert await store.write(add("a")) > 0
+
+
+async def test_a_cancelled_caller_does_not_undo_its_write(store: Store) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await store.write(add("kept"))
+    await store.write(lambda tx: None)
+    assert "kept" in names(store)
+
+
+async def test_what_was_submitted_before_the_end_is_written(tmp_path: Path) -> None:
+    begun = trio.Event()
+
+    def late(tx: Transaction) -> None:
+        begun.set()
+        add("late")(tx)
+
+    async with (
+        trio.open_nursery() as nursery,
+        open_store(tmp_path, cluster_id="c", now=NOW) as store,
+    ):
+        nursery.start_soon(store.write, late)
+        await begun.wait()
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        assert "late" in names(store)
+
+
+async def test_a_write_after_the_end_is_an_error(tmp_path: Path) -> None:
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        pass
+    with pytest.raises(trio.ClosedResourceError):
+        await store.write(add("never"))
+
+
+async def test_nobody_is_woken_before_the_commit(store: Store) -> None:
+    seen: list[set[str]] = []
+
+    async def reader(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with store.watch("namespaces/a") as change:
+            task_status.started()
+            await change.wait()
+            seen.append(names(store))
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader)
+        await store.write(add("a"))
+    assert seen == [{"default", "a"}]
+
+
+async def test_a_full_disk_is_told_to_all_who_lost_something_and_passes(tmp_path: Path) -> None:
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        connection = store._writer._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        big = "x" * 100_000
+        with pytest.raises(StorageFull, match="full"):
+            await store.write(add(big))
+        connection.execute("PRAGMA max_page_count = 1000000")
+        assert await store.write(add("after")) > 0
+        assert names(store) == {"default", "after"}
+
+
+async def test_a_full_disk_undoes_the_whole_group(tmp_path: Path) -> None:
+    errors: list[type[Exception]] = []
+
+    async def keep(store: Store, name: str) -> None:
+        try:
+            await store.write(add(name))
+        except StorageFull as error:
+            errors.append(type(error))
+
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        connection = store._writer._connection
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep, store, "y" * 100_000)
+            nursery.start_soon(keep, store, "small")
+        assert names(store) == {"default"} | ({"small"} if len(errors) == 1 else set())
+        assert errors

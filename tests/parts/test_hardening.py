@@ -1,0 +1,95 @@
+"""The daemon's memory: nobody of the same user reads it, and it is never dumped."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import os, resource, sys, time
+resource.setrlimit(resource.RLIMIT_CORE, [resource.getrlimit(resource.RLIMIT_CORE)[1]] * 2)
+if sys.argv[1] == "private":
+    from daemon.hardening import keep_memory_private
+    keep_memory_private()
+os.chdir(sys.argv[2])
+print("ready", flush=True)
+time.sleep(60)
+"""
+# Root may do anything, so somebody else has to try.
+USER = (
+    ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all")
+    if os.geteuid() == 0
+    else ()
+)
+
+# A Python of somebody's home may be out of reach for that somebody else.
+pytestmark = pytest.mark.skipif(
+    subprocess.run([*USER, sys.executable, "-c", ""], capture_output=True, check=False).returncode
+    != 0,
+    reason="another user cannot run this Python",
+)
+
+
+@contextmanager
+def running(how: str, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [*USER, sys.executable, "-c", PROGRAM, how, str(place)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Give a directory that the other user can write to."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o777)
+        yield Path(directory)
+
+
+def gcore(process: subprocess.Popen[bytes], place: Path) -> bool:
+    """Tell whether a core of a process can be had by its own user."""
+    command = [*USER, "gcore", "-o", str(place / "core"), str(process.pid)]
+    subprocess.run(command, capture_output=True, check=False)
+    return any(place.glob("core*"))
+
+
+def can_read(process: subprocess.Popen[bytes], name: str) -> bool:
+    command = [*USER, "head", "-c1", f"/proc/{process.pid}/{name}"]
+    return subprocess.run(command, capture_output=True, check=False).stdout != b""
+
+
+@pytest.mark.skipif(shutil.which("gcore") is None, reason="gdb is not installed")
+@pytest.mark.parametrize(("how", "dumped"), [("private", False), ("plain", True)])
+def test_a_debugger_gets_no_core_of_a_private_process(place: Path, how: str, dumped: bool) -> None:
+    with running(how, place) as process:
+        assert gcore(process, place) is dumped
+
+
+def test_a_private_process_leaves_no_core_when_it_crashes(place: Path) -> None:
+    with running("private", place) as process:
+        process.send_signal(signal.SIGQUIT)
+        _, status = os.waitpid(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert os.WTERMSIG(status) == signal.SIGQUIT
+    assert not os.WCOREDUMP(status)
+    assert list(place.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["environ", "maps", "auxv"])
+def test_others_of_the_same_user_see_nothing_of_a_private_process(place: Path, name: str) -> None:
+    with running("private", place) as private, running("plain", place) as plain:
+        assert can_read(plain, name)
+        assert not can_read(private, name)

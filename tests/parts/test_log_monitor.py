@@ -1,0 +1,90 @@
+"""The log as somebody reads it from afar."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.logs import _WAITING, Monitor
+
+log = logging.getLogger("steward.test")
+
+
+@pytest.fixture(autouse=True)
+def _usual_level() -> Iterator[None]:
+    usual = logging.getLogger("steward").level
+    logging.getLogger("steward").setLevel(logging.INFO)
+    yield
+    logging.getLogger("steward").setLevel(usual)
+
+
+async def lines_of(reading: AsyncGenerator[str, None], count: int) -> list[str]:
+    async with aclosing(reading):
+        return [await anext(reading) for _ in range(count)]
+
+
+async def said(level: str, *, as_json: bool = False, count: int = 1) -> list[str]:
+    """Return what a reader of this level gets of one line of each level."""
+    found: list[str] = []
+
+    async def read() -> None:
+        found.extend(await lines_of(Monitor().lines(level, as_json=as_json), count))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        log.debug("a trifle")
+        log.warning("a worry")
+    return found
+
+
+async def test_a_reader_sees_more_than_the_daemon_logs_itself() -> None:
+    first, second = await said("debug", count=2)
+    assert first.endswith("test: a trifle")
+    assert second.endswith("test: a worry")
+
+
+async def test_a_reader_may_leave_trifles_out() -> None:
+    (only,) = await said("info")
+    assert only.endswith("test: a worry")
+
+
+async def test_lines_may_be_objects() -> None:
+    (only,) = await said("info", as_json=True)
+    assert json.loads(only)["message"] == "a worry"
+
+
+async def test_the_daemon_logs_as_before_when_the_last_reader_is_gone() -> None:
+    await said("debug", count=2)
+    assert logging.getLogger("steward").level == logging.INFO
+
+
+async def test_a_slow_reader_is_told_how_much_it_missed() -> None:
+    found: list[str] = []
+
+    async def read() -> None:
+        found.extend(await lines_of(Monitor().lines("info", as_json=False), 2))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(_WAITING + 5):
+            log.info("line %d", number)
+    assert found[1].startswith("4 lines are left out")
+
+
+async def test_a_line_of_another_thread_is_shown() -> None:
+    found: list[str] = []
+
+    async def read() -> None:
+        found.extend(await lines_of(Monitor().lines("info", as_json=False), 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        await trio.to_thread.run_sync(log.info, "from a thread")
+    assert found[0].endswith("from a thread")

@@ -1,0 +1,184 @@
+"""Changing variables: check and set, and who holds a lock when."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from daemon.acl.seal import Seal
+from daemon.variables import change
+from daemon.variables.change import Name, Outcome, items_of
+from storage.errors import Malformed, NotFound
+from storage.queries import secrets, variables
+from storage.queries.variables import Entry, Held
+from storage.records.base import SECOND
+from storage.snapshot import save
+from storage.store import Store
+from tests.samples import NOW
+
+SEAL = Seal({1: bytes(32)})
+NAME = Name("default", "app/db")
+LOCK = Held(id="mine", ttl=15 * SECOND, delay=10 * SECOND)
+Act = Callable[[Store, Name, str, int], Awaitable[Outcome]]
+OTHER = Held(id="other", ttl=15 * SECOND, delay=10 * SECOND)
+
+
+async def put(
+    store: Store,
+    value: str = "v",
+    *,
+    expected: int | None = None,
+    lock_id: str = "",
+    now: int = NOW,
+    name: Name = NAME,
+) -> Outcome:
+    return await change.put(
+        store, SEAL, name, {"k": value}, expected=expected, lock_id=lock_id, now=now
+    )
+
+
+async def acquire(store: Store, lock: Held = LOCK, now: int = NOW) -> Outcome:
+    return await change.acquire(store, SEAL, NAME, None, lock=lock, now=now)
+
+
+def present(store: Store) -> Entry:
+    found = store.read(lambda db: variables.find(db, "default", "app/db"))
+    assert found is not None
+    return found
+
+
+def value(store: Store) -> str:
+    return items_of(SEAL, present(store))["k"]
+
+
+# ---- check and set ------------------------------------------------------------------------------
+
+
+async def test_a_variable_keeps_when_it_was_made(store: Store) -> None:
+    first = await put(store, "a")
+    second = await put(store, "b", now=NOW + 1)
+    found = present(store)
+    assert (found.create_index, found.modify_index) == (first.index, second.index)
+    assert (found.create_time, found.modify_time) == (NOW, NOW + 1)
+    assert value(store) == "b"
+
+
+@pytest.mark.parametrize(("expected", "conflict"), [(0, False), (1, True), (None, False)])
+async def test_a_new_variable_is_made_if_none_is_expected(
+    store: Store, expected: int | None, conflict: bool
+) -> None:
+    assert (await put(store, expected=expected)).conflict is conflict
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+async def test_a_change_that_expects_another_state_changes_nothing(
+    store: Store, wrong: int
+) -> None:
+    done = await put(store, "a")
+    refused = await put(store, "b", expected=wrong)
+    assert refused.conflict
+    assert refused.entry == present(store)
+    assert value(store) == "a"
+    assert not (await put(store, "b", expected=done.index)).conflict
+
+
+async def test_a_removal_can_expect_a_state_as_well(store: Store) -> None:
+    done = await put(store)
+    refused = await change.remove(store, NAME, expected=1, lock_id="", now=NOW)
+    assert refused.conflict
+    gone = await change.remove(store, NAME, expected=done.index, lock_id="", now=NOW)
+    assert not gone.conflict
+    assert store.read(secrets.below) == []
+
+
+async def test_removing_what_is_not_there_is_as_good(store: Store) -> None:
+    assert not (await change.remove(store, NAME, expected=None, lock_id="", now=NOW)).conflict
+
+
+async def test_there_is_no_variable_without_its_namespace(store: Store) -> None:
+    with pytest.raises(Malformed, match='nonexistent namespace "nowhere"'):
+        await put(store, name=Name("nowhere", "a"))
+
+
+# ---- locks --------------------------------------------------------------------------------------
+
+
+async def test_a_lock_makes_the_variable_if_there_is_none(store: Store) -> None:
+    assert not (await acquire(store)).conflict
+    assert items_of(SEAL, present(store)) == {}
+
+
+async def test_a_lock_leaves_the_values_as_they_are(store: Store) -> None:
+    await put(store, "kept")
+    await acquire(store)
+    assert value(store) == "kept"
+
+
+async def test_only_the_holder_changes_a_locked_variable(store: Store) -> None:
+    await put(store, "a")
+    await acquire(store)
+    assert (await put(store, "b")).conflict
+    assert (await put(store, "b", lock_id="other")).conflict
+    assert (await change.remove(store, NAME, expected=None, lock_id="", now=NOW)).conflict
+    assert not (await put(store, "c", lock_id="mine")).conflict
+    assert value(store) == "c"
+
+
+async def test_a_lock_is_held_by_one(store: Store) -> None:
+    await acquire(store)
+    assert (await acquire(store, OTHER)).conflict
+    assert present(store).lock.id == "mine"
+
+
+async def test_a_lock_that_was_given_back_can_be_had_at_once(store: Store) -> None:
+    await acquire(store)
+    assert not (await change.release(store, NAME, "mine", NOW)).conflict
+    assert not (await acquire(store, OTHER)).conflict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "conflict"), [(0, True), (14, True), (15, True), (24, True), (25, False)]
+)
+async def test_a_lock_that_was_lost_can_be_had_after_its_delay(
+    store: Store, seconds: int, conflict: bool
+) -> None:
+    await acquire(store)
+    done = await acquire(store, OTHER, NOW + seconds * SECOND)
+    assert done.conflict is conflict
+
+
+async def test_a_renewed_lock_is_held_longer(store: Store) -> None:
+    taken = await acquire(store)
+    later = NOW + 10 * SECOND
+    renewed = await change.renew(store, NAME, "mine", later)
+    assert renewed.index == taken.index  # nobody who watches is woken
+    assert not (await put(store, "x", lock_id="mine", now=later + 14 * SECOND)).conflict
+
+
+@pytest.mark.parametrize("act", [change.renew, change.release])
+async def test_what_is_not_held_is_neither_renewed_nor_given_back(store: Store, act: Act) -> None:
+    with pytest.raises(NotFound):
+        await act(store, NAME, "mine", NOW)
+    await put(store)
+    assert (await act(store, NAME, "mine", NOW)).conflict
+    await acquire(store)
+    assert (await act(store, NAME, "other", NOW)).conflict
+    late = NOW + 15 * SECOND
+    assert (await act(store, NAME, "mine", late)).conflict
+
+
+async def test_who_has_lost_a_lock_is_told_so(store: Store) -> None:
+    await acquire(store)
+    assert (await put(store, lock_id="mine", now=NOW + 15 * SECOND)).conflict
+
+
+# ---- at rest ------------------------------------------------------------------------------------
+
+
+async def test_a_snapshot_holds_no_plain_value(store: Store, tmp_path: Path) -> None:
+    await put(store, "a-value-to-look-for")
+    copy = tmp_path / "copy"
+    save(tmp_path, copy)
+    content = copy.read_bytes()
+    assert b"app/db" in content
+    assert b"a-value-to-look-for" not in content

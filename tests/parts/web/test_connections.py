@@ -1,0 +1,397 @@
+"""Connections: they close when they should, and a client that goes away takes its request along."""
+
+import json
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.check import ANYONE
+from daemon.config import Config
+from daemon.web import reply
+from daemon.web.connections import Listener
+from daemon.web.listeners import listen
+from daemon.web.reply import Reply
+from daemon.web.request import Read, Request, Stream, Write
+from daemon.web.server import MAX_BODY, open_web
+from storage.readers import Snapshot
+from storage.store import Store
+from tests.parts.api.asking import parts_of
+
+
+class Server:
+    """A listening daemon of a few routes, and what happened in it."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.entered = trio.Event()
+        self.cancelled = trio.Event()
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self.port)
+
+    async def talk(self, text: str) -> bytes:
+        """Send a request and return everything up to the end of the connection."""
+        async with await self.connect() as stream:
+            await stream.send_all(text.encode())
+            answer = b""
+            with trio.fail_after(5):
+                while piece := await stream.receive_some():
+                    answer += piece
+            return answer
+
+
+def plain(listener: socket.socket) -> Listener:
+    return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
+
+
+@pytest.fixture
+async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
+    with listen("127.0.0.1", 0) as listener:
+        server = Server(listener.getsockname()[1])
+
+        def show(request: Request, db: Snapshot) -> Reply:
+            return reply.read({"Path": request.path}, db.last_index())
+
+        def where(request: Request, db: Snapshot) -> Reply:
+            return reply.read({"Namespace": request.namespace}, db.last_index())
+
+        async def hang(request: Request) -> Reply:
+            server.entered.set()
+            try:
+                await trio.sleep_forever()
+            except trio.Cancelled:
+                server.cancelled.set()
+                raise
+
+        async def fail(request: Request) -> Reply:
+            raise ZeroDivisionError("a defect")
+
+        async def echo(request: Request) -> Reply:
+            return Reply(body={"Length": len(request.body)})
+
+        async def pieces() -> AsyncIterator[bytes]:
+            await trio.sleep_forever()
+            yield b""
+
+        async def stream(request: Request) -> Reply:
+            return Reply(stream=pieces())
+
+        routes = (
+            Read("/show", show, ANYONE, ("things/",)),
+            Read("/where", where, ANYONE),
+            Read("/ui/", show, ANYONE),
+            Write("POST", "/hang", hang, ANYONE),
+            Write("POST", "/fail", fail, ANYONE),
+            Write("POST", "/echo", echo, ANYONE),
+            Stream("/stream", stream, ANYONE),
+        )
+        parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
+        async with open_web(parts, routes, (), [plain(listener)]):
+            yield server
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "GET /show HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+        "GET /show HTTP/1.0\r\nHost: localhost\r\n\r\n",
+        "GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    ],
+)
+async def test_the_socket_closes_when_the_client_asks_for_it(
+    server: Server, request_text: str
+) -> None:
+    assert (await server.talk(request_text)).startswith(b"HTTP/1.1 ")
+
+
+async def test_a_client_of_old_that_names_no_host_is_served(server: Server) -> None:
+    assert (await server.talk("GET /show HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_host_that_is_named_with_nothing_is_none(server: Server) -> None:
+    assert (await server.talk(asking("GET", "/show", Host=""))).startswith(b"HTTP/1.1 421 ")
+
+
+async def test_a_connection_serves_one_request_after_the_other(server: Server) -> None:
+    async with await server.connect() as stream:
+        for _ in range(3):
+            await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = b""
+            with trio.fail_after(5):
+                while b'{"Path":"/show"}' not in answer:
+                    answer += await stream.receive_some()
+
+
+@pytest.mark.parametrize("target", ["GET /show", "HEAD /show", "GET /nothing", "DELETE /show"])
+async def test_an_answer_is_sent_in_one_piece(
+    server: Server, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    sent: list[bytes] = []
+    send_all = trio.SocketStream.send_all
+
+    async def noted(stream: trio.SocketStream, data: bytes) -> None:
+        sent.append(data)
+        await send_all(stream, data)
+
+    monkeypatch.setattr(trio.SocketStream, "send_all", noted)
+    answer = await server.talk(f"{target} HTTP/1.0\r\n\r\n")
+    assert sent[1:] == [answer]  # the first is what the client sent
+
+
+async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Server) -> None:
+    async with await server.connect() as stream:
+        await stream.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with trio.fail_after(5):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("target", ["DELETE /show", "POST /echo?region=elsewhere", "POST /nothing"])
+async def test_a_refusal_leaves_the_connection_open(server: Server, target: str) -> None:
+    async with await server.connect() as stream:
+        answers = b""
+        for number in range(1, 4):
+            head = f"{target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n"
+            await stream.send_all(head.encode())
+            await trio.testing.wait_all_tasks_blocked()  # the body comes later than the head
+            await stream.send_all(b"body")
+            with trio.fail_after(5):
+                while answers.count(b"HTTP/1.1 ") < number:
+                    answers += await stream.receive_some()
+
+
+async def test_a_client_that_goes_away_cancels_its_request(server: Server) -> None:
+    stream = await server.connect()
+    await stream.send_all(b"POST /hang HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+    await server.entered.wait()
+    await stream.aclose()
+    with trio.fail_after(5):
+        await server.cancelled.wait()
+
+
+async def test_an_idle_connection_ends_with_its_client(server: Server) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    stream = await server.connect()
+    await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await stream.receive_some()
+    await stream.aclose()
+    with trio.fail_after(5):
+        while len(os.listdir("/proc/self/fd")) > before:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_client_that_goes_away_stops_waiting_for_news(server: Server, store: Store) -> None:
+    stream = await server.connect()
+    await stream.send_all(b"GET /show?index=99 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    while not store._topics._prefixes:
+        await trio.lowlevel.checkpoint()
+    await stream.aclose()
+    with trio.fail_after(5):
+        while store._topics._prefixes:
+            await trio.lowlevel.checkpoint()
+
+
+def head_of(answer: bytes) -> str:
+    return answer.partition(b"\r\n\r\n")[0].decode().lower()
+
+
+def body_of(answer: bytes) -> bytes:
+    return answer.partition(b"\r\n\r\n")[2]
+
+
+def asking(method: str, path: str, body: str = "", **headers: str) -> str:
+    lines = [
+        f"{method} {path} HTTP/1.1",
+        "Connection: close",
+        f"Content-Length: {len(body)}",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+    ]
+    if "Host" not in headers:
+        lines.append("Host: localhost")
+    return "\r\n".join(lines) + "\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("target", "headers", "namespace"),
+    [
+        ("/where", {}, "default"),
+        ("/where", {"X_Service_Namespace": "a"}, "a"),
+        ("/where", {"X_Nomad_Namespace": "a"}, "a"),
+        ("/where?namespace=", {"X_Service_Namespace": "a"}, "a"),
+        ("/where?namespace=b", {"X_Service_Namespace": "a"}, "b"),
+    ],
+)
+async def test_the_namespace_stands_in_the_query_or_in_a_header(
+    server: Server, target: str, headers: dict[str, str], namespace: str
+) -> None:
+    answer = await server.talk(asking("GET", target, **headers))
+    assert json.loads(body_of(answer)) == {"Namespace": namespace}
+
+
+async def test_a_defect_is_a_plain_500_without_its_traceback(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    answer = await server.talk(asking("POST", "/fail"))
+    assert answer.startswith(b"HTTP/1.1 500 ")
+    assert b"ZeroDivisionError" not in answer
+    assert "a defect" in caplog.text
+
+
+async def test_a_foreign_host_is_turned_away(server: Server) -> None:
+    answer = await server.talk(asking("GET", "/show", Host="evil.example"))
+    assert answer.startswith(b"HTTP/1.1 421 ")
+
+
+async def test_a_write_of_a_foreign_page_is_turned_away(server: Server) -> None:
+    answer = await server.talk(asking("POST", "/echo", Origin="http://evil.example"))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+
+
+async def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
+    too_long = f"POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n"
+    assert (await server.talk(too_long)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_headers_that_are_too_long_are_refused(server: Server) -> None:
+    answer = await server.talk(asking("GET", "/show", X_Long="x" * 70_000))
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 431 "))
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "\x00\x01\x02\r\n\r\n",
+        "GET\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_refused_and_closed(server: Server, request_text: str) -> None:
+    answer = await server.talk(request_text)
+    assert not answer or answer.startswith(b"HTTP/1.1 4")
+
+
+async def test_both_spellings_of_the_state_headers_are_sent(server: Server) -> None:
+    head = head_of(await server.talk(asking("GET", "/show")))
+    for vendor in ("service", "nomad"):
+        assert f"x-{vendor}-index: 1" in head
+        assert f"x-{vendor}-knownleader: true" in head
+        assert f"x-{vendor}-lastcontact: 0" in head
+
+
+async def test_pretty_is_indented_and_ends_with_a_newline(server: Server) -> None:
+    body = body_of(await server.talk(asking("GET", "/show?pretty")))
+    assert body == b'{\n    "Path": "/show"\n}\n'
+
+
+async def test_gzip_is_sent_to_who_asks_for_it(server: Server) -> None:
+    answer = await server.talk(asking("GET", "/show", Accept_Encoding="gzip"))
+    assert "content-encoding: gzip" in head_of(answer)
+    assert body_of(answer).startswith(b"\x1f\x8b")
+
+
+async def test_where_nothing_is_sent_nothing_is_compressed(server: Server) -> None:
+    answer = await server.talk(asking("GET", "/nothing", Accept_Encoding="gzip"))
+    assert "content-encoding" not in head_of(answer)
+    assert body_of(answer) == b""
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("index=x", "Invalid index"),
+        ("index=-1", "Invalid index"),
+        ("wait=5", "Invalid wait time"),
+        ("stale=maybe", "Expect `true` or `false` for `stale` query string parameter"),
+        ("per_page=x", "Expect a number for `per_page` query string parameter"),
+        ("per_page=99999999999", "Expect a number for `per_page` query string parameter"),
+    ],
+)
+async def test_a_wrong_parameter_is_named(server: Server, query: str, text: str) -> None:
+    answer = await server.talk(asking("GET", f"/show?{query}"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert body_of(answer).decode() == text
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/", "/ui/"),
+        ("/ui", "/ui/"),
+        ("//show", "/show"),
+        ("/a//b/../show?x=1", "/a/show?x=1"),
+        ("//a%00b%0d%0aX:%20y", "/a%00b%0d%0ax:%20y"),
+        ("//%C3%A9%20b", "/%c3%a9%20b"),
+    ],
+)
+async def test_the_way_is_shown_where_there_is_one(server: Server, path: str, target: str) -> None:
+    answer = await server.talk(asking("GET", path))
+    assert answer.startswith(b"HTTP/1.1 307 ")
+    assert f"location: {target}".encode() in answer.lower()
+
+
+async def test_an_unknown_path_has_no_body(server: Server) -> None:
+    answer = await server.talk(asking("GET", "/nothing"))
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert "content-type" not in head_of(answer)
+    assert body_of(answer) == b""
+
+
+async def test_a_wrong_method_is_named(server: Server) -> None:
+    answer = await server.talk(asking("DELETE", "/show"))
+    assert answer.startswith(b"HTTP/1.1 405 ")
+    assert body_of(answer) == b"Invalid method"
+
+
+async def test_put_means_post(server: Server) -> None:
+    answer = await server.talk(asking("PUT", "/echo", "abc"))
+    assert json.loads(body_of(answer)) == {"Length": 3}
+
+
+async def test_the_wish_for_another_protocol_is_passed_over(server: Server) -> None:
+    upgrade = {"Upgrade": "h2c", "HTTP2_Settings": "AAMAAABkAAQAAP__"}
+    request = asking("GET", "/show", **upgrade).replace(
+        "n: close", "n: Upgrade, HTTP2-Settings, close"
+    )
+    answer = await server.talk(request.replace("Content-Length: 0\r\n", ""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert body_of(answer) == b'{"Path":"/show"}'
+
+
+async def test_another_version_of_the_protocol_is_refused(server: Server) -> None:
+    answer = await server.talk("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0")
+    assert answer.startswith(b"HTTP/1.1 505 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("query", ["index", "per_page", "wait"])
+async def test_a_number_of_thousands_of_digits_is_refused(server: Server, query: str) -> None:
+    answer = await server.talk(asking("GET", f"/show?{query}={'9' * 5000}"))
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+SMUGGLED = "0\r\n\r\nGET /show HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        f"Content-Length: {len(SMUGGLED)}\r\nTransfer-Encoding: chunked\r\n",
+        f"Transfer-Encoding: chunked\r\nContent-Length: {len(SMUGGLED)}\r\n",
+        f"Content-Length: 5\r\nContent-Length: {len(SMUGGLED)}\r\n",
+        f"Content-Length: {len(SMUGGLED)}, 5\r\n",
+        "Transfer-Encoding: xchunked\r\n",
+        "Transfer-Encoding: chunked, identity\r\n",
+        "Transfer-Encoding : chunked\r\n",
+        f"Content-Length: +{len(SMUGGLED)}\r\n",
+        f"X: a\r\n Transfer-Encoding: chunked\r\nContent-Length: {len(SMUGGLED)}\r\nHost: b\r\n",
+    ],
+)
+async def test_a_request_of_unclear_length_hides_no_other(server: Server, framing: str) -> None:
+    head = f"POST /echo HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n"
+    answer = await server.talk(f"{head}{SMUGGLED}")
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
+    assert answer.count(b"HTTP/1.1 ") == 1

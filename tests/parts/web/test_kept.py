@@ -1,0 +1,111 @@
+"""Answers that are kept: given again only while they hold, and never without bound."""
+
+from collections.abc import Callable
+
+import pytest
+
+from daemon.acl.check import ANYONE
+from daemon.web import kept as module
+from daemon.web import reply
+from daemon.web.kept import Kept
+from daemon.web.parameters import Query
+from daemon.web.reply import Reply
+from daemon.web.request import Read, Request
+from storage.readers import Snapshot
+from storage.store import Store
+from storage.writer import Transaction
+
+
+class Counting:
+    """A handler that counts how often it is asked."""
+
+    def __init__(self, size: int = 10) -> None:
+        self.asked, self.size = 0, size
+
+    def __call__(self, request: Request, db: Snapshot) -> Reply:
+        self.asked += 1
+        return reply.read(b"x" * self.size, db.table_index("things"))
+
+
+def ask(query: str = "", path: str = "/things") -> Request:
+    fields = dict.fromkeys(Request.__struct_fields__)
+    return Request(**{**fields, "path": path, "query": Query(query)})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def handler() -> Counting:
+    return Counting()
+
+
+def route(handler: Callable[[Request, Snapshot], Reply], *tables: str) -> Read:
+    return Read("/things", handler, ANYONE, tables=tables)
+
+
+async def touch(store: Store, table: str) -> None:
+    def work(tx: Transaction) -> None:
+        tx.execute("UPDATE store SET created_at = created_at + 1", {})
+        tx.touch(table)
+
+    await store.write(work)
+
+
+def read(store: Store, kept: Kept, of: Read, *queries: str) -> None:
+    for query in queries:
+        store.read(lambda db, query=query: kept.reply(of, ask(query), db))
+
+
+@pytest.mark.parametrize(
+    ("queries", "made"),
+    [
+        (("", "", ""), 1),
+        (("prefix=a", "prefix=b", "prefix=a"), 2),
+        (("index=1&wait=1s", "", "pretty&stale=true"), 1),  # these change nothing about it
+        (("namespace=a", "namespace=b"), 2),
+        (("namespace=*", "namespace=*"), 2),  # each caller sees something else
+    ],
+)
+async def test_an_answer_is_given_again_to_who_asks_the_same(
+    store: Store, handler: Counting, queries: tuple[str, ...], made: int
+) -> None:
+    read(store, Kept(), route(handler, "things"), *queries)
+    assert handler.asked == made
+
+
+@pytest.mark.parametrize(("table", "made"), [("things", 2), ("others", 1)])
+async def test_it_is_made_anew_when_what_it_shows_has_changed(
+    store: Store, handler: Counting, table: str, made: int
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    read(store, kept, of, "")
+    await touch(store, table)
+    read(store, kept, of, "")
+    assert handler.asked == made
+
+
+async def test_what_names_no_tables_is_never_kept(store: Store, handler: Counting) -> None:
+    read(store, Kept(), route(handler), "", "")
+    assert handler.asked == 2
+
+
+async def test_only_so_many_are_kept(
+    store: Store, handler: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST", 2)
+    kept, of = Kept(), route(handler, "things")
+    read(store, kept, of, "prefix=a", "prefix=b", "prefix=a", "prefix=c")  # forgets b
+    read(store, kept, of, "prefix=a", "prefix=c")
+    assert handler.asked == 3
+    read(store, kept, of, "prefix=b")
+    assert handler.asked == 4
+
+
+@pytest.mark.parametrize(("size", "asked"), [(40, 4), (99, 6), (100, 6)])
+async def test_only_so_many_bytes_are_kept(
+    store: Store, monkeypatch: pytest.MonkeyPatch, size: int, asked: int
+) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    handler = Counting(size)
+    kept, of = Kept(), route(handler, "things")
+    read(store, kept, of, "prefix=a", "prefix=b", "prefix=c", "prefix=a", "prefix=c", "prefix=b")
+    assert handler.asked >= asked
+    assert kept._bytes <= 100

@@ -1,0 +1,392 @@
+"""Where the daemon listens: who is an operator by the machine's word, and what is encrypted."""
+
+import datetime
+import grp
+import os
+import socket
+import ssl
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from daemon.acl.check import KNOWN, MANAGEMENT
+from daemon.config import Config
+from daemon.web import connections
+from daemon.web.connections import open_listeners
+from daemon.web.listeners import ListenError, listen_here, tls_context
+from daemon.web.reply import Reply
+from daemon.web.request import Read, Request
+from daemon.web.server import open_web
+from storage.errors import Invalid
+from storage.readers import Snapshot
+from storage.store import Store
+from tests.parts.api.asking import parts_of
+
+NOBODY = 65534
+IS_ROOT = os.geteuid() == 0
+
+
+def who(request: Request, db: Snapshot) -> Reply:
+    return Reply(body={"Token": request.caller.token.accessor, "Address": request.address})
+
+
+ROUTES = (Read("/who", who, KNOWN), Read("/all", who, MANAGEMENT))
+
+
+@asynccontextmanager
+async def serving(store: Store, **settings: object) -> AsyncIterator[int]:
+    config = Config(port=0, **settings)  # type: ignore[arg-type]
+    with open_listeners(config) as listeners:
+        async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
+            yield listeners.port
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Give a directory that other users can pass through."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o711)
+        yield Path(directory)
+
+
+async def ask(
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream],
+    path: str = "/who",
+    **headers: str,
+) -> str:
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    answer = b""
+    with trio.fail_after(10), suppress(trio.BrokenResourceError):
+        async with stream:
+            await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())
+            while piece := await stream.receive_some():
+                answer += piece
+    return answer.decode()
+
+
+async def through_socket(path: Path, asked: str = "/all", **headers: str) -> str:
+    return await ask(await trio.open_unix_socket(path), asked, **headers)
+
+
+ASKING = """
+import os, socket, sys
+path, uid, gid, *more = sys.argv[1:]
+os.setgroups([int(group) for group in more])
+os.setgid(int(gid))
+os.setuid(int(uid))
+s = socket.socket(socket.AF_UNIX)
+s.connect(path)
+s.sendall(b"GET /all HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")
+answer = b""
+while piece := s.recv(4096):
+    answer += piece
+print(answer.decode())
+"""
+
+
+async def as_user(
+    path: Path, *, uid: int = NOBODY, gid: int = NOBODY, more: Sequence[int] = ()
+) -> str:
+    """Ask as somebody else; empty when he cannot even connect.
+
+    The program becomes that user when it already runs: its Python may be one that only root can
+    reach.
+    """
+    result = await trio.run_process(
+        [sys.executable, "-I", "-c", ASKING, str(path), *map(str, (uid, gid, *more))],
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+    )
+    return result.stdout.decode()
+
+
+# ---- the socket of the machine -----------------------------------------------------------------
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="asks as root")
+async def test_root_needs_no_token_at_the_socket(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home):
+        answer = await through_socket(home / "steward.sock")
+    assert answer.startswith("HTTP/1.1 200")
+    assert '"Token":"user-0"' in answer
+
+
+async def test_through_the_port_everybody_needs_a_token(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home) as port:
+        answer = await ask(await trio.open_tcp_stream("127.0.0.1", port), "/all")
+    assert answer.startswith("HTTP/1.1 403")
+
+
+async def test_who_shows_a_token_is_taken_for_its_holder(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home):
+        answer = await through_socket(home / "steward.sock", "/who", X_Service_Token="unknown")
+    assert answer.startswith("HTTP/1.1 403")
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+async def test_others_cannot_connect_to_the_socket_of_operators(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home):
+        assert await as_user(home / "steward.sock") == ""
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+@pytest.mark.parametrize("groups", [{"gid": 1}, {"more": [1]}], ids=["first", "further"])
+async def test_members_of_the_group_are_operators(
+    store: Store, home: Path, groups: dict[str, object]
+) -> None:
+    group = grp.getgrgid(1).gr_name
+    async with serving(store, data_dir=home, operator_group=group):
+        answer = await as_user(home / "steward.sock", **groups)  # type: ignore[arg-type]
+        stranger = await as_user(home / "steward.sock")
+    assert '"Token":"user-65534"' in answer
+    assert stranger == ""
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="takes the place of other users")
+async def test_at_the_socket_of_tasks_everybody_needs_a_token(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home):
+        assert (await as_user(home / "tasks.sock")).startswith("HTTP/1.1 403")
+        assert (await through_socket(home / "tasks.sock")).startswith("HTTP/1.1 403")
+
+
+async def test_an_unknown_group_is_named(store: Store, home: Path) -> None:
+    with pytest.raises(Invalid, match="operator_group = 'nobody-knows-it'"):
+        async with serving(store, data_dir=home, operator_group="nobody-knows-it"):
+            pass
+
+
+async def test_the_socket_can_be_left_out(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home, socket="none"):
+        assert not (home / "steward.sock").exists()
+
+
+def test_the_socket_is_gone_afterwards(home: Path) -> None:
+    with listen_here(home / "s"):
+        assert (home / "s").stat().st_mode & 0o777 == 0o600
+    assert not (home / "s").exists()
+
+
+def test_a_socket_that_a_crash_has_left_is_replaced(home: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(home / "s"))
+    with listen_here(home / "s"):
+        assert (home / "s").is_socket()
+
+
+def test_the_socket_of_another_daemon_is_left_alone(home: Path) -> None:
+    with listen_here(home / "s"):
+        with pytest.raises(ListenError, match="another daemon listens"), listen_here(home / "s"):
+            pass
+        assert (home / "s").is_socket()
+
+
+def test_what_is_no_socket_is_left_alone(home: Path) -> None:
+    (home / "s").write_text("precious")
+    with pytest.raises(ListenError), listen_here(home / "s"):
+        pass
+    assert (home / "s").read_text() == "precious"
+
+
+def test_a_path_may_be_longer_than_the_kernel_takes(home: Path) -> None:
+    deep = home / ("d" * 100) / ("e" * 100) / "s"
+    with listen_here(deep):
+        assert deep.is_socket()
+
+
+# ---- encryption --------------------------------------------------------------------------------
+
+
+_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+class Authority:
+    """Makes certificates that strict checks accept, as Python's own are from 3.13 on."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        self.file = home / "authority.pem"
+        certificate = self._signed(self._name, self._key, is_authority=True)
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def _signed(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, *, is_authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        constraints = x509.BasicConstraints(ca=is_authority, path_length=None)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        use = dict.fromkeys(_USES, False) | {"key_cert_sign": is_authority}
+        use["digital_signature"] = not is_authority
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(constraints, critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(issuer, critical=False)
+            .add_extension(x509.KeyUsage(**use), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def certify(self, name: str) -> tuple[Path, Path]:
+        """Return the files of a certificate and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate, private = self._home / f"{name}.pem", self._home / f"{name}.key"
+        certificate.write_bytes(self._signed(subject, key).public_bytes(serialization.Encoding.PEM))
+        private.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return certificate, private
+
+    def client(self, *own: Path) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.file)
+        if own:
+            context.load_cert_chain(*own)
+        return context
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+async def encrypted(port: int, context: ssl.SSLContext) -> str:
+    stream = await trio.open_ssl_over_tcp_stream(
+        "localhost", port, https_compatible=True, ssl_context=context
+    )
+    return await ask(stream)
+
+
+async def test_connections_are_encrypted_where_there_is_a_certificate(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    async with serving(store, data_dir=home, tls_cert=certificate, tls_key=key) as port:
+        assert (await encrypted(port, authority.client())).startswith("HTTP/1.1 200")
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        assert "200" not in await ask(plain)
+
+
+async def test_clients_can_be_asked_for_a_certificate(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    settings = {"tls_cert": certificate, "tls_key": key, "tls_client_ca": authority.file}
+    async with serving(store, data_dir=home, **settings) as port:
+        known = authority.client(*authority.certify("client"))
+        assert (await encrypted(port, known)).startswith("HTTP/1.1 200")
+        assert await encrypted(port, authority.client()) == ""
+
+
+async def shown_certificate(port: int, context: ssl.SSLContext) -> object:
+    stream = await trio.open_ssl_over_tcp_stream(
+        "localhost", port, https_compatible=True, ssl_context=context
+    )
+    async with stream:
+        await stream.do_handshake()
+        return stream.getpeercert()["serialNumber"]
+
+
+async def test_a_renewed_certificate_is_read_without_a_restart(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    config = Config(port=0, data_dir=home, tls_cert=certificate, tls_key=key)
+    with open_listeners(config) as listeners:
+        async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
+            before = await shown_certificate(listeners.port, authority.client())
+            authority.certify("daemon")
+            listeners.reload(config)
+            after = await shown_certificate(listeners.port, authority.client())
+            assert before != after
+            key.write_text("nonsense")
+            with pytest.raises(Invalid):
+                listeners.reload(config)
+            assert await shown_certificate(listeners.port, authority.client()) == after
+
+
+async def test_old_ways_of_encrypting_are_refused(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    context = tls_context(Config(tls_cert=certificate, tls_key=key))
+    assert context is not None
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+@pytest.mark.parametrize("name", ["tls_cert", "tls_key", "tls_client_ca"])
+def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
+    tmp_path: Path, authority: Authority, name: str
+) -> None:
+    certificate, key = authority.certify("daemon")
+    given = {"tls_cert": certificate, "tls_key": key, name: tmp_path / "nothing.pem"}
+    with pytest.raises(Invalid, match=r"nothing\.pem"):
+        tls_context(Config(**given))  # type: ignore[arg-type]
+
+
+# ---- bounds ------------------------------------------------------------------------------------
+
+
+async def test_there_is_a_limit_of_connections(
+    store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    async with serving(store, data_dir=home) as port:
+        idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await ask(await trio.open_tcp_stream("127.0.0.1", port)) == ""
+        await idle.pop().aclose()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await ask(await trio.open_tcp_stream("127.0.0.1", port))).startswith("HTTP/1.1 2")
+        await idle.pop().aclose()
+
+
+# ---- proxies -----------------------------------------------------------------------------------
+
+
+async def test_the_word_of_a_trusted_proxy_is_taken(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home, trusted_proxies=["127.0.0.0/8"]) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        answer = await ask(stream, X_Forwarded_For="6.6.6.6, 10.1.2.3")
+    assert '"Address":"10.1.2.3"' in answer
+
+
+async def test_nobody_else_says_for_whom_he_speaks(store: Store, home: Path) -> None:
+    async with serving(store, data_dir=home) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        answer = await ask(stream, X_Forwarded_For="10.1.2.3")
+    assert '"Address":"127.0.0.1"' in answer

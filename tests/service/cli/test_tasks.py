@@ -1,0 +1,164 @@
+"""The command line and running tasks: exec, actions, files, restarts, signals."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from storage.records.base import SECOND
+from tests.parts.runner.world import until_gone
+from tests.service.daemon import HAPPENS_WITHIN, Steward, environment
+
+TEXT = "echo one >$NOMAD_TASK_DIR/f; echo two >>$NOMAD_TASK_DIR/f; exec sleep 600"
+
+
+def lingering(job_id: str = "linger") -> Any:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sh", "args": ["-c", TEXT]},
+        "KillTimeout": SECOND,
+        "Actions": [{"Name": "say", "Command": "/bin/echo", "Args": ["hello", "there"]}],
+    }
+    return {"ID": job_id, "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
+
+
+@pytest.fixture
+async def alloc_id(steward: Steward) -> str:
+    (found,) = await steward.run_job(lingering())
+    return str(found["ID"])
+
+
+@asynccontextmanager
+async def at_a_terminal(steward: Steward, *words: str) -> AsyncIterator[tuple[int, trio.Process]]:
+    """Type a command at a terminal; yields our end of it, and the process."""
+    master, slave = pty.openpty()
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "daemon", *words],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env=environment(STEWARD_ADDR=steward.address),
+        start_new_session=True,
+    )
+    os.close(slave)
+    try:
+        with trio.fail_after(HAPPENS_WITHIN):
+            yield master, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(master)
+
+
+async def until_shown(master: int, text: str) -> str:
+    """Return what a terminal shows, once that holds a text."""
+    shown = ""
+    while text not in shown:
+        await trio.lowlevel.wait_readable(master)
+        shown += os.read(master, 65536).decode()
+    return shown
+
+
+async def test_a_command_inside_a_task_is_as_if_it_ran_here(
+    steward: Steward, alloc_id: str
+) -> None:
+    script = "cat; echo oh >&2; exit 5"
+    done = await steward.cli("alloc", "exec", alloc_id[:8], "sh", "-c", script, stdin="in")
+    assert (done.stdout, done.stderr, done.returncode) == (b"in", b"oh\n", 5)
+
+
+async def test_a_command_that_cannot_be_run_says_so(steward: Steward, alloc_id: str) -> None:
+    done = await steward.cli("exec", alloc_id, "/no/such")
+    assert b"no such file or directory" in done.stderr
+    assert done.returncode == 1
+
+
+async def test_an_action_of_a_job_is_run(steward: Steward, alloc_id: str) -> None:
+    done = await steward.cli("job", "action", "-job", "linger", "say")
+    assert (done.stdout, done.returncode) == (b"hello there\n", 0)
+    unknown = await steward.cli("job", "action", "-alloc", alloc_id, "nope")
+    assert b"action nope not found in task main" in unknown.stderr
+
+
+async def test_a_terminal_reaches_the_command(steward: Steward, alloc_id: str) -> None:
+    async with at_a_terminal(steward, "alloc", "exec", alloc_id, "sh") as (master, process):
+        os.write(master, b"tty; echo $((40 + 2))\n")
+        shown = await until_shown(master, "42")
+        assert "/dev/pts/" in shown
+        os.write(master, b"trap 'exit 3' INT; echo re''ady; while :; do sleep 0.1; done\n")
+        await until_shown(master, "ready")
+        os.write(master, b"\x03")
+        assert await process.wait() == 3
+
+
+async def test_a_conversation_can_be_left(steward: Steward, alloc_id: str) -> None:
+    async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
+        os.write(master, b"hello\n")
+        await until_shown(master, "hello\r\nhello")
+        os.write(master, b"~.")
+        assert await process.wait() == 0
+
+
+async def test_files_are_listed_and_printed(steward: Steward, alloc_id: str) -> None:
+    listed = await steward.cli("alloc", "fs", alloc_id, "main")
+    assert b"local/" in listed.stdout
+    printed = await steward.cli("alloc", "fs", alloc_id, "main/local/f")
+    assert printed.stdout == b"one\ntwo\n"
+    end = await steward.cli("alloc", "fs", "-n", "1", alloc_id, "main/local/f")
+    assert end.stdout == b"two\n"
+    described = await steward.cli("alloc", "fs", "-stat", "-json", alloc_id, "main/local/f")
+    assert json.loads(described.stdout)["Size"] == 8
+    missing = await steward.cli("alloc", "fs", alloc_id, "nope")
+    assert b"no such file or directory" in missing.stderr
+
+
+async def test_a_task_is_restarted_and_sent_a_signal(steward: Steward, alloc_id: str) -> None:
+    path = f"/v1/allocation/{alloc_id}"
+    done = await steward.cli("alloc", "restart", alloc_id)
+    assert done.returncode == 0, done.stderr
+    await steward.until(path, lambda one: one["TaskStates"]["main"]["Restarts"] == 1)
+    wrong = await steward.cli("alloc", "signal", "-s", "SIGTERM", alloc_id, "nope")
+    assert b"no task 'nope'" in wrong.stderr
+    await steward.until(path, lambda one: one["TaskStates"]["main"]["State"] == "running")
+    done = await steward.cli("alloc", "signal", "-s", "SIGTERM", alloc_id, "main")
+    assert done.returncode == 0, done.stderr
+    shown = await steward.until(path, lambda one: "Terminated" in _types(one)[-3:])
+    assert "Signaling" in _types(shown)
+
+
+def _types(allocation: Any) -> list[str]:
+    return [event["Type"] for event in allocation["TaskStates"]["main"]["Events"]]
+
+
+async def test_a_stopped_allocation_is_replaced(steward: Steward, alloc_id: str) -> None:
+    done = await steward.cli("alloc", "stop", alloc_id)
+    assert done.returncode == 0, done.stderr
+    found = await steward.get("/v1/job/linger/allocations")
+    assert len(found) == 2
+
+
+async def test_an_interrupt_ends_the_command(steward: Steward, alloc_id: str) -> None:
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "daemon", "exec", alloc_id, "sh", "-c", "echo $$; exec sleep 600"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(STEWARD_ADDR=steward.address),
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    async with process.stdout, process.stdin:
+        pid = int(await process.stdout.receive_some())
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 130
+    with trio.fail_after(HAPPENS_WITHIN):
+        await until_gone(pid)

@@ -1,0 +1,105 @@
+"""`var` and `namespace` against a real daemon."""
+
+import json
+import sys
+from pathlib import Path
+
+import trio
+
+from tests.service.daemon import Steward
+
+
+async def ran(steward: Steward, *words: str, stdin: str = "") -> str:
+    done = await steward.cli(*words, stdin=stdin)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+async def failed(steward: Steward, *words: str, stdin: str = "") -> str:
+    done = await steward.cli(*words, stdin=stdin)
+    assert done.returncode == 1, done.stdout.decode()
+    return done.stderr.decode()
+
+
+async def items(steward: Steward, path: str) -> dict[str, str]:
+    found: dict[str, str] = (await steward.get(f"/v1/var/{path}"))["Items"]
+    return found
+
+
+async def test_values_are_put_beside_those_that_are_there(steward: Steward, tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    file.write_text("from a file")
+    await ran(steward, "var", "put", "app/db", "user=me", f"phrase=@{file}")
+    await ran(steward, "var", "put", "app/db", "user=you")
+    assert await items(steward, "app/db") == {"user": "you", "phrase": "from a file"}
+    await ran(steward, "var", "put", "-force", "app/db", "-", stdin='{"only": "this"}')
+    assert await items(steward, "app/db") == {"only": "this"}
+    assert await ran(steward, "var", "get", "-item", "only", "app/db") == "this\n"
+    assert "only = this" in await ran(steward, "var", "get", "app/db")
+
+
+async def test_a_put_or_a_purge_can_expect_a_state(steward: Steward) -> None:
+    made = json.loads(await ran(steward, "var", "put", "-json", "-check-index", "0", "a", "k=1"))
+    words = await failed(steward, "var", "put", "-check-index", "0", "a", "k=2")
+    assert "has changed, or is locked" in words
+    assert "k=2" not in words
+    assert "has changed" in await failed(steward, "var", "purge", "-check-index", "1", "a")
+    await ran(steward, "var", "purge", "-check-index", str(made["ModifyIndex"]), "a")
+    assert await ran(steward, "var", "list") == "No variables\n"
+
+
+async def test_variables_are_listed_by_prefix(steward: Steward) -> None:
+    for path in ("app/a", "app/b", "other"):
+        await ran(steward, "var", "put", path, "k=hidden")
+    shown = await ran(steward, "var", "list", "app/")
+    assert [line.split()[1] for line in shown.splitlines()[1:]] == ["app/a", "app/b"]
+    assert "hidden" not in shown
+
+
+async def test_what_is_no_value_is_named(steward: Steward) -> None:
+    assert "no values" in await failed(steward, "var", "put", "a")
+    assert "'k' is not of the form" in await failed(steward, "var", "put", "a", "k")
+    assert "cannot read" in await failed(steward, "var", "put", "a", "k=@/nowhere")
+    assert "not a JSON object" in await failed(steward, "var", "put", "a", "-", stdin="[1]")
+    assert "variable not found" in await failed(steward, "var", "get", "a")
+    await ran(steward, "var", "put", "a", "k=v")
+    assert "only: k" in await failed(steward, "var", "get", "-item", "x", "a")
+
+
+async def test_a_namespace_keeps_what_is_not_said_again(steward: Steward) -> None:
+    apply = ("namespace", "apply", "ops")
+    await ran(steward, *apply, "-description", "ours", "-enable-driver", "exec")
+    await ran(steward, *apply, "-meta", "owner=me")
+    found = json.loads(await ran(steward, "namespace", "inspect", "ops"))
+    assert (found["Description"], found["Meta"]) == ("ours", {"owner": "me"})
+    assert found["Capabilities"]["EnabledTaskDrivers"] == ["exec"]
+    shown = await ran(steward, "namespace", "status", "ops")
+    assert "Enabled Drivers  = exec" in shown
+    assert "owner = me" in shown
+    listed = await ran(steward, "namespace", "list")
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["default", "ops"]
+    await ran(steward, "namespace", "delete", "ops")
+    assert "Namespace not found" in await failed(steward, "namespace", "status", "ops")
+    assert "not of the form" in await failed(steward, *apply, "-meta", "x")
+
+
+async def test_a_command_runs_while_the_lock_is_held(steward: Steward) -> None:
+    show = f"{sys.executable} -m daemon var get -json app/lock"
+    done = await steward.cli("var", "lock", "app/lock", "/bin/sh", "-c", f"{show}; exit 7")
+    assert done.returncode == 7
+    assert json.loads(done.stdout)["Lock"] == {"TTL": "15s", "LockDelay": "15s"}
+    assert "Lock" not in await steward.get("/v1/var/app/lock")
+
+
+async def test_a_lock_that_another_has_is_waited_for_or_not(
+    steward: Steward, tmp_path: Path
+) -> None:
+    acquire, release = {"lock-operation": "acquire"}, {"lock-operation": "release"}
+    taken = await steward.post("/v1/var/one", {}, **acquire)
+    words = await failed(steward, "var", "lock", "-try", "one", "touch", str(tmp_path / "f"))
+    assert 'the lock of variable "one" is held by another' in words
+    assert not (tmp_path / "f").exists()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ran, steward, "var", "lock", "one", "touch", str(tmp_path / "f"))
+        await steward.post("/v1/var/one", {"Lock": {"ID": taken["Lock"]["ID"]}}, **release)
+    assert (tmp_path / "f").exists()

@@ -1,0 +1,259 @@
+"""A real daemon in a directory of its own, and a client that waits for what is to come."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import trio
+
+from storage.check import check
+
+READY_WITHIN = 30  # seconds; a machine under load starts slowly
+ENDS_WITHIN = 15
+HAPPENS_WITHIN = 60  # whatever a test waits for
+
+Condition = Callable[[Any], object]
+
+
+class Steward:
+    """A daemon that can be stopped, killed and started again on the same data and port."""
+
+    def __init__(self, directory: Path, flags: tuple[str, ...] = ("--dev",)) -> None:
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.address = ""
+        self.flags = flags
+        self.token = ""
+        self._port = "0"
+        self._process: trio.Process | None = None
+        self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
+
+    # ---- its life ------------------------------------------------------------------------------
+
+    async def start(self, *flags: str) -> None:
+        """Start it and return when it is ready; these flags are for this start only."""
+        given = [*self.flags, "--port", self._port, "--data-dir", str(self.data_dir), *flags]
+        if "--dev" not in self.flags:
+            given += ["--key-file", str(self._key_file())]
+        with self.log.open("ab") as log:
+            self._process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "daemon", "agent", *given],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+            )
+        with trio.fail_after(READY_WITHIN):
+            line = await self._first_line()
+        if " ready at " not in line:
+            raise AssertionError(f"the daemon did not start; its log:\n{self.log.read_text()}")
+        self.address = line.rpartition(" ")[2]
+        self._port = self.address.rpartition(":")[2]
+        first = self.data_dir / "bootstrap-token"
+        if not self.token and first.exists():
+            self.token = first.read_text().strip()
+
+    def _key_file(self) -> Path:
+        """Return the file of its root key: outside of development it makes none beside the data."""
+        file = self.directory / "root.key"
+        if not file.exists():
+            file.touch(mode=0o600)
+            file.write_text(os.urandom(32).hex())
+        return file
+
+    async def _first_line(self) -> str:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        text = b""
+        while b"\n" not in text and (piece := await self._process.stdout.receive_some()):
+            text += piece
+        return text.decode().partition("\n")[0]
+
+    async def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end; return its exit status."""
+        return await self._end(number)
+
+    async def kill(self) -> None:
+        """End it as a crash does."""
+        await self._end(signal.SIGKILL)
+
+    async def kill_and_restart(self) -> None:
+        """End it as a crash does, and start it again on the same data."""
+        await self.kill()
+        await self.start()
+
+    async def restart(self) -> None:
+        """Stop it in order, and start it again on the same data."""
+        await self.stop()
+        await self.start()
+
+    async def _end(self, number: int) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        with trio.fail_after(ENDS_WITHIN):
+            status = await self._process.wait()
+        assert self._process.stdout is not None
+        await self._process.stdout.aclose()
+        self._process = None
+        await self._http.aclose()
+        self._http = httpx.AsyncClient(timeout=HAPPENS_WITHIN)
+        return status
+
+    async def close(self) -> None:
+        """End it if it runs, and whatever it left behind."""
+        if self._process is not None:
+            await self._end(signal.SIGTERM)
+        await self._http.aclose()
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """The process of the daemon."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> Path:
+        """The file of what it says about itself."""
+        return self.directory / "daemon.log"
+
+    # ---- talking to it -------------------------------------------------------------------------
+
+    async def request(
+        self, method: str, path: str, body: object = None, /, **query: object
+    ) -> httpx.Response:
+        """Return any answer, errors as well."""
+        return await self._http.request(
+            method,
+            f"{self.address}{path}",
+            params={name: _text(value) for name, value in query.items()} or None,
+            content=None if body is None else msgspec.json.encode(body),
+            headers={"X-Service-Token": self.token} if self.token else None,
+        )
+
+    async def get(self, path: str, /, **query: object) -> Any:
+        """Return what stands at a path."""
+        return _good(await self.request("GET", path, **query)).json()
+
+    async def post(self, path: str, body: object = None, /, **query: object) -> Any:
+        """Change something; return the answer."""
+        return _good(await self.request("POST", path, body, **query)).json()
+
+    async def delete(self, path: str, /, **query: object) -> Any:
+        """Remove something; return the answer."""
+        return _good(await self.request("DELETE", path, **query)).json()
+
+    async def until(self, path: str, condition: Condition, /, **query: object) -> Any:
+        """Return what stands at a path when it is as wanted, woken by each change of it."""
+        index, shown = 0, None
+        with trio.move_on_after(HAPPENS_WITHIN):
+            while True:
+                waiting = {"index": index, "wait": f"{HAPPENS_WITHIN}s"} if index else {}
+                answer = _good(await self.request("GET", path, **query, **waiting))
+                shown = answer.json()
+                if condition(shown):
+                    return shown
+                index = max(int(answer.headers["X-Service-Index"]), 1)
+        raise AssertionError(f"{path} is still {shown}; the log:\n{self.log.read_text()}")
+
+    async def register(self, job: object, **options: object) -> Any:
+        """Register a job (a record or a document); return the answer."""
+        return await self.post("/v1/jobs", {"Job": job, **options})
+
+    async def run_job(self, job: object) -> list[Any]:
+        """Register a job and return its allocations when its evaluation is complete and all run."""
+        done = await self.register(job)
+        path = f"/v1/evaluation/{done['EvalID']}"
+        evaluation = await self.until(path, lambda shown: shown["Status"] == "complete")
+        return await self.allocations(evaluation["JobID"], "running")
+
+    async def allocations(self, job_id: str, status: str, *more: str) -> list[Any]:
+        """Return the allocations of a job when all have one of these client statuses."""
+        wanted = {status, *more}
+        found: list[Any] = await self.until(
+            f"/v1/job/{job_id}/allocations",
+            lambda shown: shown and {one["ClientStatus"] for one in shown} <= wanted,
+        )
+        return found
+
+    async def log_of(self, alloc_id: str, task: str, kind: str = "stdout") -> str:
+        """Return what a task has printed so far."""
+        path = f"/v1/client/fs/logs/{alloc_id}"
+        return _good(await self.request("GET", path, task=task, type=kind, plain=True)).text
+
+    async def cli(
+        self, *words: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command of the command line against it, to its end."""
+        with trio.fail_after(HAPPENS_WITHIN):
+            return await trio.run_process(
+                [sys.executable, "-m", "daemon", *words],
+                stdin=stdin.encode(),
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env=environment(STEWARD_ADDR=self.address, **variables),
+            )
+
+    # ---- what runs -----------------------------------------------------------------------------
+
+    def processes(self, alloc_id: str = "") -> list[int]:
+        """Return the processes of its tasks, or of one allocation: those with its folder in their environment."""
+        mark = os.fsencode(self.data_dir / "alloc" / alloc_id)
+        return sorted(
+            int(entry.name)
+            for entry in Path("/proc").iterdir()
+            if entry.name.isdecimal() and mark in _environ(entry)
+        )
+
+    async def task_pids(self, job_id: str) -> list[int]:
+        """Return the processes of a job's allocations that are wanted."""
+        found = await self.get(f"/v1/job/{job_id}/allocations")
+        wanted = [one["ID"] for one in found if one["DesiredStatus"] == "run"]
+        return [pid for alloc_id in wanted for pid in self.processes(alloc_id)]
+
+
+@asynccontextmanager
+async def open_steward(directory: Path, *flags: str) -> AsyncIterator[Steward]:
+    """Run a daemon with these flags while the block runs."""
+    steward = Steward(directory, flags)
+    try:
+        await steward.start()
+        yield steward
+    finally:
+        with trio.CancelScope(shield=True):
+            await steward.close()
+    assert check(steward.data_dir) == []
+
+
+def environment(**more: str) -> Mapping[str, str]:
+    """Return the environment of a program under test: ours, without settings of its own."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("STEWARD_", "NOMAD_"))
+    }
+    return {**kept, **more}
+
+
+def _environ(process: Path) -> bytes:
+    try:
+        return (process / "environ").read_bytes()
+    except OSError:  # it has ended, or is somebody else's
+        return b""
+
+
+def _good(answer: httpx.Response) -> httpx.Response:
+    assert answer.is_success, f"{answer.request.method} {answer.url}: {answer.text}"
+    return answer
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

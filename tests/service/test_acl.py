@@ -1,0 +1,281 @@
+"""A daemon that asks for tokens: who is refused, what each may see, and where the first token is."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.service.daemon import Steward, open_steward
+
+SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+
+
+def job(job_id: str, namespace: str = "default") -> dict[str, object]:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["60"]},
+    }
+    groups = [{"Name": "web", "Tasks": [task]}]
+    return {"ID": job_id, "Namespace": namespace, "Datacenters": ["*"], "TaskGroups": groups}
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run a daemon that asks for tokens, and hold the first one."""
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        yield steward
+
+
+async def new_token(steward: Steward, rules: str, name: str = "p") -> str:
+    """Make a client token with a policy of its own; return its secret."""
+    await steward.request("POST", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
+    token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": [name]})
+    return str(token["SecretID"])
+
+
+async def as_(
+    steward: Steward, token: str, method: str, path: str, body: Any = None
+) -> httpx.Response:
+    """Ask with another token."""
+    before, steward.token = steward.token, token
+    try:
+        return await steward.request(method, path, body)
+    finally:
+        steward.token = before
+
+
+async def make_namespace(steward: Steward, name: str) -> None:
+    await steward.request("POST", "/v1/namespace", {"Name": name})
+
+
+# ---- the first token -------------------------------------------------------------------------
+
+
+async def test_the_first_start_leaves_a_secret_for_the_daemons_user_alone(tmp_path: Path) -> None:
+    async with open_steward(tmp_path) as steward:
+        path = steward.data_dir / "bootstrap-token"
+        status = os.stat(path)
+        assert status.st_mode & 0o777 == 0o600
+        assert status.st_uid == os.geteuid()
+        assert str(path) in steward.log.read_text()
+        steward.token = ""
+        assert (await steward.request("GET", "/v1/jobs")).status_code == 403
+        steward.token = path.read_text().strip()
+        assert await steward.get("/v1/jobs") == []
+        assert steward.token not in steward.log.read_text()
+        await steward.restart()
+        assert await steward.get("/v1/jobs") == []
+
+
+async def test_nobody_can_bootstrap_after_the_first_start(tmp_path: Path) -> None:
+    async with open_steward(tmp_path) as steward:
+        answer = await steward.request("POST", "/v1/acl/bootstrap")
+        assert answer.status_code == 400
+        assert answer.text.startswith("ACL bootstrap already done (reset index: ")
+        index = answer.text.partition("index: ")[2].rstrip(")")
+        (steward.data_dir / "acl-bootstrap-reset").write_text(index)
+        token = await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        assert token["SecretID"] == SECRET
+        again = await steward.request("POST", "/v1/acl/bootstrap")
+        assert again.status_code == 400
+
+
+async def test_a_secret_that_is_no_uuid_is_not_taken(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        answer = await steward.request("POST", "/v1/acl/bootstrap", {"BootstrapSecret": "easy"})
+        assert answer.status_code == 400
+        assert (await steward.request("POST", "/v1/acl/bootstrap")).status_code == 200
+
+
+# ---- who may see what ------------------------------------------------------------------------
+
+
+async def test_a_list_of_all_namespaces_holds_what_its_reader_may_see(guarded: Steward) -> None:
+    await make_namespace(guarded, "other")
+    await guarded.register(job("mine"))
+    await guarded.register(job("theirs", namespace="other"))
+    reader = await new_token(guarded, 'namespace "default" { policy = "read" }')
+    for path in ("/v1/jobs", "/v1/evaluations", "/v1/allocations", "/v1/namespaces"):
+        everything = await guarded.request("GET", f"{path}?namespace=*")
+        shown = await as_(guarded, reader, "GET", f"{path}?namespace=*")
+        assert "other" in everything.text
+        assert "other" not in shown.text
+        assert "default" in shown.text
+
+
+async def test_a_job_that_names_another_namespace_needs_the_right_there(guarded: Steward) -> None:
+    await make_namespace(guarded, "other")
+    writer = await new_token(guarded, 'namespace "default" { policy = "write" }')
+    body = {"Job": job("sly", namespace="other")}
+    assert (await as_(guarded, writer, "POST", "/v1/jobs", body)).status_code == 403
+    there = await new_token(guarded, 'namespace "other" { policy = "write" }', "q")
+    assert (await as_(guarded, there, "POST", "/v1/jobs", body)).status_code == 200
+    assert (await as_(guarded, there, "GET", "/v1/job/sly?namespace=other")).status_code == 200
+
+
+async def test_what_belongs_to_another_namespace_is_refused_by_its_identifier(
+    guarded: Steward,
+) -> None:
+    await make_namespace(guarded, "other")
+    done = await guarded.register(job("theirs", namespace="other"))
+    await guarded.until(
+        f"/v1/evaluation/{done['EvalID']}", lambda shown: shown["Status"] == "complete"
+    )
+    (placed,) = await guarded.get("/v1/allocations", namespace="other")
+    writer = await new_token(guarded, 'namespace "default" { policy = "write" }')
+    answers = {
+        path: (await as_(guarded, writer, method, path)).status_code
+        for method, path in (
+            ("GET", f"/v1/evaluation/{done['EvalID']}"),
+            ("GET", f"/v1/allocation/{placed['ID']}"),
+            ("POST", f"/v1/allocation/{placed['ID']}/stop"),
+            ("GET", f"/v1/client/fs/ls/{placed['ID']}"),
+            ("GET", f"/v1/client/fs/cat/{placed['ID']}?path=alloc"),
+            ("GET", f"/v1/client/fs/logs/{placed['ID']}?task=main&type=stdout"),
+        )
+    }
+    assert set(answers.values()) <= {403, 500}
+    shown = await as_(guarded, writer, "GET", f"/v1/evaluation/{done['EvalID']}/allocations")
+    assert shown.json() == []
+
+
+async def test_a_refusal_does_not_tell_what_exists(guarded: Steward) -> None:
+    await guarded.register(job("there"))
+    nobody = await new_token(guarded, 'namespace "elsewhere" { policy = "write" }')
+    there = await as_(guarded, nobody, "GET", "/v1/job/there")
+    missing = await as_(guarded, nobody, "GET", "/v1/job/missing")
+    assert (there.status_code, there.text) == (missing.status_code, missing.text)
+    assert (there.status_code, there.text) == (403, "Permission denied")
+
+
+# ---- changes are in force at once ------------------------------------------------------------
+
+
+async def test_a_role_and_its_change_are_in_force_at_once(guarded: Steward) -> None:
+    for name, level in (("r", "read"), ("w", "write")):
+        rules = f'namespace "default" {{ policy = "{level}" }}'
+        await guarded.request("POST", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
+    role = await guarded.post("/v1/acl/role", {"Name": "staff", "Policies": [{"Name": "r"}]})
+    token = await guarded.post("/v1/acl/token", {"Type": "client", "Roles": [{"Name": "staff"}]})
+    assert token["Roles"] == [{"ID": role["ID"], "Name": "staff"}]
+    secret, body = token["SecretID"], {"Job": job("web")}
+    assert (await as_(guarded, secret, "POST", "/v1/jobs", body)).status_code == 403
+    changed = {**role, "Policies": [{"Name": "w"}]}
+    await guarded.post(f"/v1/acl/role/{role['ID']}", changed)
+    assert (await as_(guarded, secret, "POST", "/v1/jobs", body)).status_code == 200
+    await guarded.request("DELETE", f"/v1/acl/role/{role['ID']}")
+    assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 403
+
+
+async def test_an_ended_token_is_refused_from_then_on(guarded: Steward) -> None:
+    secret = await new_token(guarded, 'namespace "default" { policy = "read" }')
+    assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 200
+    own = await as_(guarded, secret, "GET", "/v1/acl/token/self")
+    await guarded.request("DELETE", f"/v1/acl/token/{own.json()['AccessorID']}")
+    assert (await as_(guarded, secret, "GET", "/v1/jobs")).status_code == 403
+
+
+async def test_secrets_are_shown_once(guarded: Steward) -> None:
+    token = await guarded.post("/v1/acl/token", {"Name": "ops", "Type": "management"})
+    assert token["SecretID"]
+    path = f"/v1/acl/token/{token['AccessorID']}"
+    assert (await guarded.get(path))["SecretID"] == ""
+    assert (await as_(guarded, token["SecretID"], "GET", path)).json()["SecretID"]
+    listed = await guarded.request("GET", "/v1/acl/tokens")
+    assert "SecretID" not in listed.text
+
+
+async def test_lists_can_be_filtered(guarded: Steward) -> None:
+    rules = 'namespace "default" { policy = "read" }'
+    for name in ("seen", "other"):
+        await guarded.request("POST", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
+        await guarded.post("/v1/acl/role", {"Name": name, "Policies": [{"Name": name}]})
+        await guarded.post("/v1/acl/token", {"Name": name, "Type": "client", "Policies": [name]})
+    for path in ("/v1/acl/policies", "/v1/acl/roles", "/v1/acl/tokens"):
+        found = await guarded.get(f"{path}?filter=Name%20==%20%22seen%22")
+        assert [one["Name"] for one in found] == ["seen"]
+        wrong = await guarded.request("GET", f"{path}?filter=Nane%20==%20%22seen%22")
+        assert (wrong.status_code, "Nane" in wrong.text) == (400, True)
+
+
+# method, path, body, the text of the answer
+MISTAKES: list[tuple[str, str, Any, str]] = [
+    ("GET", "/v1/acl/role/nope", None, "ACL role not found"),
+    ("GET", "/v1/acl/role/name/nope", None, "ACL role not found"),
+    ("GET", "/v1/acl/token/nope", None, "ACL token not found"),
+    ("DELETE", "/v1/acl/role/nope", None, "ACL role not found"),
+    (
+        "POST",
+        "/v1/acl/role",
+        {"Name": "a b"},
+        "role 0 invalid: 2 errors occurred:\n\t* invalid name 'a b'\n"
+        "\t* at least one policy should be specified\n\n",
+    ),
+    (
+        "POST",
+        "/v1/acl/role",
+        {"Name": "r", "Policies": [{"Name": "nope"}]},
+        "role 0 invalid: 1 error occurred:\n\t* cannot find policy nope\n\n",
+    ),
+    ("POST", "/v1/acl/role/x", {"ID": "y"}, "ACL role ID does not match request path"),
+    (
+        "POST",
+        "/v1/acl/token",
+        {"Type": "client", "Policies": ["root"]},
+        'token 0 invalid: 1 error occurred:\n\t* policy "root" is built in: '
+        "a client token cannot have it\n\n",
+    ),
+    ("POST", "/v1/acl/token", {"Type": "client", "Roles": [{"ID": "x"}]}, "cannot find role x"),
+    (
+        "POST",
+        "/v1/acl/token",
+        {"Type": "management", "ExpirationTTL": "25h"},
+        "token 0 invalid: 1 error occurred:\n\t* expiration time cannot be more than 24h0m0s "
+        "in the future (was 25h0m0s)\n\n",
+    ),
+    (
+        "POST",
+        "/v1/acl/token",
+        {"Type": "management", "ExpirationTTL": "soon"},
+        "ExpirationTTL or ExpirationTime cannot be read: 'soon' is not a span of time such as "
+        "250ms or 1h30m",
+    ),
+    ("POST", "/v1/acl/token", {"AccessorID": "x", "Type": "management"}, "cannot find token x"),
+    (
+        "POST",
+        "/v1/acl/policy/root",
+        {"Name": "root"},
+        "policy 0 invalid: 1 error occurred:\n\t* invalid name 'root': it is built in\n\n",
+    ),
+]
+
+
+async def test_what_is_wrong_is_told(guarded: Steward) -> None:
+    answers = [await guarded.request(method, path, body) for method, path, body, _ in MISTAKES]
+    assert [answer.text for answer in answers] == [text for *_, text in MISTAKES]
+    assert {answer.status_code for answer in answers} == {400, 404}
+
+
+async def test_a_one_time_token_hands_a_token_over(guarded: Steward) -> None:
+    secret = await new_token(guarded, 'namespace "default" { policy = "read" }')
+    made = (await as_(guarded, secret, "POST", "/v1/acl/token/onetime")).json()["OneTimeToken"]
+    assert made["OneTimeSecretID"] not in ("", secret)
+    body = {"OneTimeSecretID": made["OneTimeSecretID"]}
+    path = "/v1/acl/token/onetime/exchange"
+    token = (await as_(guarded, "", "POST", path, body)).json()["Token"]
+    assert (token["SecretID"], token["AccessorID"]) == (secret, made["AccessorID"])
+    assert (await as_(guarded, "", "POST", path, body)).status_code == 403
+
+
+async def test_who_shows_no_token_has_none_to_hand_over(guarded: Steward) -> None:
+    refusal = await as_(guarded, "", "POST", "/v1/acl/token/onetime")
+    assert (refusal.status_code, refusal.text) == (
+        400,
+        "a one-time token is made of a token: show one",
+    )

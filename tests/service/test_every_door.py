@@ -1,0 +1,160 @@
+"""Every route, tried by somebody who has no right: none opens, whatever the path names."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from daemon.acl.check import Asks
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.routes import ROUTES
+from daemon.web.request import Route, Talk
+from tests.service.daemon import Steward, open_steward
+
+SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+HIDDEN = "hidden-job"
+TASK = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/sleep", "args": ["60"]}}
+GROUP = {"Name": "g", "Tasks": [TASK], "Scaling": {"Min": 1, "Max": 3, "Enabled": True}}
+JOB = {"ID": HIDDEN, "Datacenters": ["*"], "TaskGroups": [GROUP]}
+STREAM = 2  # seconds of an answer that does not end are enough
+# What a body must say to be understood, where a right in the namespace of the object is asked for.
+BODY = {"Job": JOB, "JobID": HIDDEN, "JobVersion": 0, "DeploymentID": "", "All": True}
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run a daemon that asks for tokens and runs a job."""
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        await steward.run_job(JOB)
+        await steward.post("/v1/var/app", {"Path": "app", "Items": {"a": "b"}})
+        yield steward
+
+
+async def stranger(steward: Steward) -> str:
+    """Return the secret of a token that may do everything, but elsewhere."""
+    rules = 'namespace "elsewhere" { policy = "write" variables { path "*" { capabilities = ["write", "read", "destroy", "list"] } } }'
+    await steward.request("POST", "/v1/acl/policy/p", {"Name": "p", "Rules": rules})
+    token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": ["p"]})
+    return str(token["SecretID"])
+
+
+async def places(steward: Steward) -> dict[str, str]:
+    """Return what stands in the braces of paths: things that are there."""
+    (alloc,) = await steward.get(f"/v1/job/{HIDDEN}/allocations")
+    (policy,) = await steward.get("/v1/scaling/policies")
+    (deployment,) = await steward.get(f"/v1/job/{HIDDEN}/deployments")
+    return {
+        "job_id": HIDDEN,
+        "alloc_id": alloc["ID"],
+        "eval_id": alloc["EvalID"],
+        "node_id": alloc["NodeID"],
+        "deployment_id": deployment["ID"],
+        "policy_id": policy["ID"],
+        "path": "app",
+        "name": "default",
+        "id": "x",
+        "accessor": "x",
+        "role_id": "x",
+        "volume_id": "x",
+        "plugin_id": "x",
+        "anything": "x",
+    }
+
+
+async def knock(
+    steward: Steward, route: Route, method: str, path: str, token: str, namespace: str
+) -> httpx.Response:
+    query = {"namespace": namespace, "task": "main", "type": "stdout", "path": "/", "offset": "0"}
+    said = b""
+    async with steward._http.stream(
+        method,
+        f"{steward.address}{path}",
+        params=query,
+        headers={"X-Service-Token": token},
+        json=BODY if method in ("POST", "PUT") else None,
+    ) as answer:
+        with trio.move_on_after(STREAM):
+            async for piece in answer.aiter_bytes():
+                said += piece
+    return httpx.Response(answer.status_code, content=said)
+
+
+async def answers(steward: Steward, namespace: str) -> list[tuple[Route, str, httpx.Response]]:
+    """Return what each route answers to somebody who has no right to what it names."""
+    token, found = await stranger(steward), await places(steward)
+    return [
+        (
+            route,
+            method,
+            await knock(steward, route, method, route.path.format_map(found), token, namespace),
+        )
+        for route in ROUTES
+        if not isinstance(route, Talk) and route.needs.asks is not Asks.NOTHING
+        for method in sorted(route.methods - {"PUT"})
+    ]
+
+
+async def test_no_route_opens_to_a_stranger(guarded: Steward) -> None:
+    opened = {
+        f"{method} {route.path}: {answer.status_code}"
+        for route, method, answer in await answers(guarded, "default")
+        if route.needs.asks is not Asks.TOKEN and answer.is_success
+    }
+    assert opened == {  # empty: they list what may be seen
+        "GET /v1/deployment/allocations/{deployment_id}: 200",
+        "GET /v1/evaluation/{eval_id}/allocations: 200",
+    }
+
+
+async def test_a_right_that_the_table_asks_for_is_asked_for_before_all_else(
+    guarded: Steward,
+) -> None:
+    before = (Asks.NAMESPACE, Asks.SCOPE, Asks.MANAGEMENT)
+    late = {
+        f"{method} {route.path}: {answer.status_code}"
+        for route, method, answer in await answers(guarded, "default")
+        if route.needs.asks in before
+        and (answer.status_code, answer.text) != (403, "Permission denied")
+    }
+    assert late == set()
+
+
+@pytest.mark.parametrize("namespace", ["default", "*"])
+async def test_no_answer_shows_a_stranger_what_is_hidden(guarded: Steward, namespace: str) -> None:
+    shown = {
+        f"{method} {route.path}: {answer.text[:80]}"
+        for route, method, answer in await answers(guarded, namespace)
+        if answer.is_success and (HIDDEN in answer.text or '"app"' in answer.text)
+    }
+    assert shown == set()
+
+
+async def test_nothing_of_the_secrets_side_opens_to_a_stranger(guarded: Steward) -> None:
+    token = await stranger(guarded)
+    opened = {
+        f"{method} {endpoint.path}: {answer.status_code}"
+        for endpoint in ENDPOINTS
+        if not endpoint.is_open
+        for method in ("GET", "LIST", "POST", "DELETE")
+        if (
+            answer := await guarded._http.request(
+                method,
+                f"{guarded.address}{endpoint.path.replace('{mount}', 'token').format_map(Anything())}",
+                headers={"X-Service-Token": token},
+            )
+        ).status_code
+        != 403
+    }
+    assert opened == set()
+
+
+class Anything(dict[str, Any]):
+    """Something for every brace."""
+
+    def __missing__(self, key: str) -> str:
+        return "x"

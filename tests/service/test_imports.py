@@ -1,0 +1,68 @@
+"""What few requests need is imported when one of them comes: the daemon starts fast and stays small."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.daemon import Steward, open_steward
+from tests.service.test_life import service
+
+# What neither a start nor a job without extras may import, with everything below it.
+FOR_FEW = (
+    "bcrypt",
+    "cryptography.hazmat.primitives.serialization",
+    "cryptography.x509",
+    "daemon.api.cloud",
+    "daemon.api.contract",
+    "daemon.cli",
+    "daemon.identity.devcloud",
+    "daemon.identity.methods",
+    "daemon.identity.signatures",
+    "daemon.jobspec.diff",
+    "daemon.jobspec.diffs",
+    "daemon.jobspec.filters",
+    "daemon.jobspec.hcl",
+    "httpx",
+    "jwt",
+    "re2",
+    "rich",
+    "yaml",
+    "zoneinfo",
+)
+# Handlers, besides: a start calls none.
+HANDLERS = "daemon.api."
+TABLES = {"daemon.api.endpoints", "daemon.api.routes"}
+
+
+@pytest.fixture
+async def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Steward]:
+    """Run a daemon that writes to its log what it imports."""
+    monkeypatch.setenv("PYTHONVERBOSE", "1")
+    async with open_steward(tmp_path, "--dev") as running:
+        yield running
+
+
+def imported(steward: Steward) -> set[str]:
+    return set(re.findall(r"^import '([\w.]+)'", steward.log.read_text(), re.MULTILINE))
+
+
+def below(names: set[str], places: tuple[str, ...]) -> set[str]:
+    return {name for name in names if f"{name}.".startswith(tuple(f"{one}." for one in places))}
+
+
+async def test_a_start_imports_nothing_that_few_need(watched: Steward) -> None:
+    await watched.stop()
+    found = imported(watched)
+    assert "daemon.web.server" in found
+    assert below(found, FOR_FEW) == set()
+    assert {name for name in found if name.startswith(HANDLERS)} == TABLES
+
+
+async def test_a_simple_job_imports_nothing_that_few_need(watched: Steward) -> None:
+    await watched.run_job(service())
+    await watched.stop()
+    found = imported(watched)
+    assert "daemon.api.jobs" in found
+    assert below(found, FOR_FEW) == set()

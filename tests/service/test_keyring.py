@@ -1,0 +1,16 @@
+"""Signing keys can be replaced at any time."""
+
+from tests.service.daemon import Steward
+
+
+async def test_a_new_key_signs_at_once_and_the_old_one_stays_known(steward: Steward) -> None:
+    (first,) = await steward.get("/v1/operator/keyring/keys")
+    assert (first["State"], first["Algorithm"]) == ("active", "RS256")
+    second = (await steward.post("/v1/operator/keyring/rotate"))["Key"]
+    shown = await steward.get("/v1/operator/keyring/keys")
+    assert {one["KeyID"]: one["State"] for one in shown} == {
+        first["KeyID"]: "inactive",
+        second["KeyID"]: "active",
+    }
+    published = (await steward.get("/.well-known/jwks.json"))["keys"]
+    assert {key["kid"] for key in published} == {first["KeyID"], second["KeyID"]}

@@ -1,0 +1,252 @@
+"""How a daemon starts, ends, and refuses to start."""
+
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from daemon.main import EXIT_CONFIG, EXIT_FAILURE, EXIT_STORAGE
+from storage.records.base import SECOND
+from tests.service.daemon import Steward, environment, open_steward
+
+ENDS_IN_ORDER_WITHIN = 5.0
+
+
+def service(job_id: str = "web", script: str = "exec sleep 1000", **fields: object) -> object:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sh", "args": ["-c", script]},
+        "Resources": {"CPU": 20, "MemoryMB": 20},
+        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
+        **fields,
+    }
+    group = {"Name": "g", "Tasks": [task], "EphemeralDisk": {"SizeMB": 10}}
+    return {"ID": job_id, "Type": "service", "TaskGroups": [group]}
+
+
+async def refused(*flags: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """Start a daemon that is expected to give up by itself."""
+    with trio.fail_after(60):
+        return await trio.run_process(
+            [sys.executable, "-m", "daemon", "agent", *flags],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=environment(**variables),
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_in_order(steward: Steward, number: int) -> None:
+    began = time.monotonic()
+    assert await steward.stop(number) == 0
+    assert time.monotonic() - began < ENDS_IN_ORDER_WITHIN
+
+
+async def test_a_waiting_client_does_not_keep_it_from_its_end(steward: Steward) -> None:
+    index = (await steward.request("GET", "/v1/jobs")).headers["X-Service-Index"]
+    async with trio.open_nursery() as nursery:
+
+        async def wait() -> None:
+            with pytest.raises(Exception, match=r"."):  # cut off, in whichever way
+                await steward.until("/v1/jobs", bool, index=index)
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert await steward.stop() == 0
+
+
+async def test_in_development_tasks_end_with_it_also_stubborn_ones(steward: Steward) -> None:
+    stubborn = service(script="trap '' TERM; while :; do sleep 1; done", KillTimeout=60 * SECOND)
+    await steward.run_job(stubborn)
+    assert await steward.stop() == 0
+    assert steward.processes() == []
+
+
+async def test_in_production_tasks_go_on_and_are_found_again(tmp_path: Path) -> None:
+    async with open_steward(tmp_path) as steward:
+        await steward.run_job(service())
+        before = await steward.task_pids("web")
+        await steward.stop()
+        assert steward.processes() != []
+        await steward.start()
+        assert await steward.task_pids("web") == before
+
+
+async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev") as steward:
+        await steward.run_job(
+            service(script="trap '' TERM; while :; do sleep 1; done", KillTimeout=60 * SECOND)
+        )
+        os.kill(steward.pid, signal.SIGTERM)
+        assert await steward.stop() in (EXIT_FAILURE, 0)
+
+
+async def test_a_second_daemon_on_the_same_data_is_refused_with_the_pid_of_the_first(
+    steward: Steward,
+) -> None:
+    second = await refused("--dev", "--port", "0", "--data-dir", str(steward.data_dir))
+    assert second.returncode == EXIT_STORAGE
+    assert str(steward.pid) in second.stderr.decode()
+    assert b"Traceback" not in second.stderr
+    assert (await steward.get("/v1/agent/health"))["server"]["ok"]
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        outcome = await refused("--dev", "--port", port, "--data-dir", str(tmp_path / "data"))
+    assert outcome.returncode == EXIT_CONFIG
+    assert port in outcome.stderr.decode()
+    assert b"Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--port", "x"), "port = 'x'"),
+        (("--nonsense",), "--nonsense"),
+        (("--dev", "--bind", "192.0.2.1"), "loopback"),
+        (("--node-meta", "zone"), "'zone' is not of the form key=value"),
+        (("--config", "/nonexistent/steward.toml"), "cannot read the configuration"),
+    ],
+)
+async def test_wrong_settings_end_it_with_one_clear_line(
+    flags: tuple[str, ...], words: str
+) -> None:
+    outcome = await refused(*flags)
+    assert outcome.returncode == EXIT_CONFIG
+    assert words in outcome.stderr.decode()
+    assert len(outcome.stderr.splitlines()) == 1
+
+
+async def test_a_file_that_is_no_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "steward.db"
+    file.parent.mkdir()
+    file.write_bytes(b"not a database, but somebody's letter" * 100)
+    before = file.read_bytes()
+    outcome = await refused("--dev", "--port", "0", "--data-dir", str(file.parent))
+    assert outcome.returncode == EXIT_STORAGE
+    assert b"Traceback" not in outcome.stderr
+    assert file.read_bytes() == before
+
+
+async def test_a_daemon_killed_while_it_made_its_file_starts_again(tmp_path: Path) -> None:
+    unfinished = tmp_path / "data" / "steward.db.new"
+    unfinished.parent.mkdir()
+    with sqlite3.connect(unfinished) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+    connection.close()
+    async with open_steward(tmp_path, "--dev") as steward:
+        assert await steward.get("/v1/jobs") == []
+
+
+async def stopped_copy(tmp_path: Path) -> Path:
+    """Return a copy of the data of a daemon that has ended, to do damage to."""
+    async with open_steward(tmp_path, "--dev") as steward:
+        await steward.stop()
+        return shutil.copytree(steward.data_dir, tmp_path / "copy")
+
+
+async def test_a_damaged_store_is_refused_with_one_clear_line(tmp_path: Path) -> None:
+    copy = await stopped_copy(tmp_path)
+    file = copy / "steward.db"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:8192] + b"damaged!" * 4096 + whole[8192 + 8 * 4096 :])
+    outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
+    assert outcome.returncode == EXIT_STORAGE
+    assert b"Traceback" not in outcome.stderr
+
+
+async def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = await refused("--dev", "--port", "0", "--data-dir", str(tmp_path / "file" / "data"))
+    assert outcome.returncode == EXIT_STORAGE
+    assert str(tmp_path / "file" / "data") in outcome.stderr.decode()
+    assert b"Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/job/a/submission?version=99999999999999999999", None),
+        ("POST", "/v1/job/a/stable", {"JobID": "a", "JobVersion": 2**64 - 1, "Stable": True}),
+        ("POST", "/v1/job/a/revert", {"JobID": "a", "JobVersion": 2**64 - 1}),
+    ],
+)
+async def test_a_number_larger_than_any_that_is_kept_is_of_nothing(
+    steward: Steward, method: str, path: str, body: object
+) -> None:
+    await steward.register(service("a"))
+    answer = await steward.request(method, path, body)
+    assert answer.status_code in (404, 500)
+    assert "internal error" not in answer.text
+
+
+async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
+    copy = await stopped_copy(tmp_path)
+    with sqlite3.connect(copy / "steward.db") as connection:
+        connection.execute("PRAGMA user_version = 9999")
+    connection.close()
+    outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
+    assert outcome.returncode == EXIT_STORAGE
+    assert "newer" in outcome.stderr.decode()
+
+
+async def test_the_store_is_kept_from_other_users(steward: Steward) -> None:
+    files = list(filter(Path.is_file, map(steward.data_dir.joinpath, os.listdir(steward.data_dir))))
+    assert [path.name for path in files if path.stat().st_mode & 0o077] == []
+
+
+async def test_a_development_daemon_without_a_directory_leaves_none(tmp_path: Path) -> None:
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(TMPDIR=str(tmp_path)),
+    )
+    assert process.stdout is not None
+    with trio.fail_after(30):
+        await process.stdout.receive_some()
+        there = os.listdir(tmp_path)
+        process.terminate()
+        assert await process.wait() == 0
+    await process.stdout.aclose()
+    assert len(there) == 1
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_snapshot_brings_back_what_was_there(steward: Steward, tmp_path: Path) -> None:
+    await steward.run_job(service("kept"))
+    file, where = str(tmp_path / "snapshot"), str(steward.data_dir)
+    saved = await steward.cli("operator", "snapshot", "save", file, "--data-dir", where)
+    assert saved.returncode == 0
+    await steward.delete("/v1/job/kept", purge=True)
+    early = await steward.cli("operator", "snapshot", "restore", file, "--data-dir", where)
+    assert early.returncode == 1
+    assert str(steward.pid) in early.stderr.decode()
+    await steward.stop()
+    restored = await steward.cli("operator", "snapshot", "restore", file, "--data-dir", where)
+    assert restored.returncode == 0
+    await steward.start()
+    assert [job["ID"] for job in await steward.get("/v1/jobs")] == ["kept"]
+
+
+async def test_a_damaged_snapshot_is_found_out(steward: Steward, tmp_path: Path) -> None:
+    file = tmp_path / "snapshot"
+    where = str(steward.data_dir)
+    await steward.cli("operator", "snapshot", "save", str(file), "--data-dir", where)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    looked = await steward.cli("operator", "snapshot", "inspect", str(file))
+    assert looked.returncode == 1
+    assert b"Traceback" not in looked.stderr

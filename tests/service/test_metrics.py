@@ -1,0 +1,79 @@
+"""Metrics of the real daemon, read as programs read them."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.service.daemon import Steward
+
+Labels = dict[str, str]
+
+
+def job(job_id: str, **fields: object) -> dict[str, object]:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["60"]},
+        "Resources": {"CPU": 20, "MemoryMB": 30},
+    }
+    return {"ID": job_id, "TaskGroups": [{"Name": "web", "Tasks": [task]}], **fields}
+
+
+async def scraped(steward: Steward) -> dict[str, list[tuple[Labels, float]]]:
+    """Return the samples by name, read by the parser of Prometheus' own library."""
+    answer = await steward.request("GET", "/v1/metrics", format="prometheus")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: dict[str, list[tuple[Labels, float]]] = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) -> None:
+    (one,) = await steward.run_job(job("web"))
+    found = await scraped(steward)
+    summary = {"job": "web", "namespace": "default", "task_group": "web"}
+    assert found["nomad_nomad_job_summary_running"] == [(summary, 1.0)]
+    assert found["nomad_nomad_job_status_running"] == [({}, 1.0)]
+    assert found["nomad_nomad_blocked_evals_total_blocked"] == [({}, 0.0)]
+    ((labels, memory),) = found["nomad_client_allocs_memory_allocated"]
+    assert (labels["alloc_id"], labels["task"], memory) == (one["ID"], "main", 30 * 2**20)
+    assert found["nomad_client_allocs_memory_rss"][0][1] > 0
+    assert found["nomad_client_allocated_cpu"][0][1] == 20
+
+
+async def test_what_waits_for_room_is_counted(steward: Steward) -> None:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/true"},
+        "Resources": {"CPU": 20, "MemoryMB": 10_000_000},
+    }
+    await steward.register({"ID": "big", "TaskGroups": [{"Name": "web", "Tasks": [task]}]})
+    await steward.until("/v1/evaluations", lambda shown: len(shown) == 2)
+    found = await scraped(steward)
+    assert found["nomad_nomad_blocked_evals_total_blocked"] == [({}, 1.0)]
+    assert found["nomad_nomad_job_summary_queued"][0][1] == 1
+
+
+async def test_odd_names_stay_whole_in_labels(steward: Steward) -> None:
+    await steward.register(job('a"b\\c'))
+    found = await scraped(steward)
+    assert found["nomad_nomad_job_summary_running"][0][0]["job"] == 'a"b\\c'
+
+
+async def test_children_are_told_apart_while_they_live(steward: Steward) -> None:
+    await steward.register(job("parent", Type="batch", ParameterizedJob={}))
+    child = (await steward.post("/v1/job/parent/dispatch", {}))["DispatchedJobID"]
+    await steward.allocations(child, "running")
+    found = await scraped(steward)
+    running = [labels for labels, value in found["nomad_nomad_job_summary_running"] if value]
+    assert [labels["dispatch_id"] for labels in running] == [child.removeprefix("parent/dispatch-")]
+
+
+async def test_the_same_values_come_as_json(steward: Steward) -> None:
+    await steward.run_job(job("web"))
+    shown = await steward.get("/v1/metrics")
+    gauges = {one["Name"]: one for one in shown["Gauges"]}
+    running = gauges["nomad.nomad.job_summary.running"]
+    assert (running["Value"], running["Labels"]["job"]) == (1, "web")
+    assert {"Timestamp", "Counters", "Samples", "Points"} < shown.keys()

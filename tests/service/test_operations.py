@@ -1,0 +1,133 @@
+"""What operators do: look at the daemon, empty its node, keep new work out, tidy up."""
+
+import base64
+import hashlib
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.service.daemon import Steward, open_steward
+from tests.service.streaming import open_stream
+
+
+def sleeping(job_id: str = "web", count: int = 1) -> dict[str, object]:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["60"]},
+        "KillTimeout": 1_000_000_000,
+        "Resources": {"CPU": 20, "MemoryMB": 20},
+    }
+    return {"ID": job_id, "TaskGroups": [{"Name": "web", "Count": count, "Tasks": [task]}]}
+
+
+async def node_of(steward: Steward) -> str:
+    (node,) = await steward.get("/v1/nodes")
+    return str(node["ID"])
+
+
+async def test_a_drained_node_becomes_empty_and_works_again_when_opened(steward: Steward) -> None:
+    await steward.run_job(sleeping())
+    node = await node_of(steward)
+    await steward.post(f"/v1/node/{node}/drain", {"DrainSpec": {"Deadline": 0}})
+    done = await steward.until(f"/v1/node/{node}", lambda shown: not shown["Drain"])
+    assert (done["LastDrain"]["Status"], done["SchedulingEligibility"]) == (
+        "complete",
+        "ineligible",
+    )
+    await steward.allocations("web", "complete")
+    await steward.post(f"/v1/node/{node}/eligibility", {"Eligibility": "eligible"})
+    await steward.allocations("web", "complete", "running")
+    await steward.until(
+        "/v1/job/web/allocations",
+        lambda shown: "running" in {one["ClientStatus"] for one in shown},
+    )
+
+
+async def test_what_was_closed_stays_closed_after_a_restart(steward: Steward) -> None:
+    node = await node_of(steward)
+    await steward.post(f"/v1/node/{node}/eligibility", {"Eligibility": "ineligible"})
+    await steward.restart()
+    shown = await steward.get(f"/v1/node/{node}")
+    assert shown["SchedulingEligibility"] == "ineligible"
+
+
+async def test_what_is_dead_is_forgotten_on_request(steward: Steward) -> None:
+    await steward.register(sleeping(count=0))
+    await steward.until("/v1/job/web", lambda shown: shown["Status"] == "dead")
+    answer = await steward.request("PUT", "/v1/system/gc")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert await steward.get("/v1/jobs") == []
+
+
+@pytest.mark.parametrize("plain", [True, False])
+async def test_the_log_is_shown_as_it_is_written(steward: Steward, plain: bool) -> None:
+    query = {"log_json": "true", "plain": str(plain).lower()}
+    async with open_stream(steward, "/v1/agent/monitor", **query) as answer:
+        text = b"" if plain else await answer.piece()
+        os.kill(steward.pid, signal.SIGHUP)  # which makes it say something
+        text += await answer.piece()
+    shown = text if plain else base64.b64decode(json.loads(text.removeprefix(b"{}"))["Data"])
+    assert "certificate" in json.loads(shown)["message"]
+
+
+async def test_bad_levels_of_the_log_are_named(steward: Steward) -> None:
+    answer = await steward.request("GET", "/v1/agent/monitor", log_level="loud")
+    assert (answer.status_code, answer.text) == (400, "Unknown log level: loud")
+
+
+async def test_new_work_can_be_left_to_managers(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        manager = (await steward.post("/v1/acl/bootstrap"))["SecretID"]
+        steward.token = manager
+        config = {"RejectJobRegistration": True}
+        done = await steward.post("/v1/operator/scheduler/configuration", config)
+        assert done["Updated"]
+        rules = {"Name": "all", "Rules": 'namespace "*" { policy = "write" }'}
+        await steward.request("POST", "/v1/acl/policy/all", rules)
+        token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": ["all"]})
+        await steward.register(sleeping(count=0))
+        steward.token = token["SecretID"]
+        answer = await steward.request("POST", "/v1/jobs", {"Job": sleeping("other", count=0)})
+        assert answer.status_code == 403
+        assert answer.text.startswith("job registration, dispatch, and scale are disabled")
+
+
+async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> None:
+    await steward.register(sleeping("kept", count=0))
+    answer = await steward.request("GET", "/v1/operator/snapshot")
+    digest = base64.b64encode(hashlib.sha256(answer.content).digest()).decode()
+    assert answer.headers["Digest"] == f"sha-256={digest}"
+    file = steward.directory / "sent.snap"
+    file.write_bytes(answer.content)
+    assert not list(steward.data_dir.glob("snapshot-*"))
+    await steward.register(sleeping("later", count=0))
+    await steward.stop()
+    done = await steward.cli(
+        *("operator", "snapshot", "restore", str(file), "--data-dir", str(steward.data_dir))
+    )
+    assert done.returncode == 0, done.stderr
+    await steward.start()
+    assert [one["ID"] for one in await steward.get("/v1/jobs")] == ["kept"]
+
+
+PLAINLY = [
+    ("GET", "/v1/volumes", 200, "[]"),
+    ("GET", "/v1/plugins", 200, "[]"),
+    ("GET", "/v1/volume/csi/data", 404, "volume not found"),
+    ("GET", "/v1/quotas", 501, "Enterprise only endpoint"),
+    ("PUT", "/v1/sentinel/policy/x", 501, "Enterprise only endpoint"),
+    ("POST", "/v1/node/pool/gpu", 500, "pools follow the nodes"),
+    ("DELETE", "/v1/operator/raft/peer", 500, "there is one server"),
+    ("PUT", "/v1/operator/snapshot", 500, "stop it"),
+]
+
+
+async def test_what_one_machine_does_not_have_is_answered_plainly(steward: Steward) -> None:
+    answers = [await steward.request(method, path) for method, path, _, _ in PLAINLY]
+    assert [one.status_code for one in answers] == [status for _, _, status, _ in PLAINLY]
+    said = [text in one.text for (_, _, _, text), one in zip(PLAINLY, answers, strict=True)]
+    assert said == [True] * len(PLAINLY)

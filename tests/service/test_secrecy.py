@@ -1,0 +1,96 @@
+"""Secrets stay where they belong: not in logs, files, arguments, errors, or a task's environment."""
+
+import os
+from pathlib import Path
+
+from tests.service.daemon import Steward, open_steward
+
+VALUE = "a-value-that-nobody-may-see"
+ENVIRONMENT = {
+    "ID": "env",
+    "Type": "batch",
+    "TaskGroups": [
+        {
+            "Name": "g",
+            "EphemeralDisk": {"SizeMB": 10},
+            "Tasks": [
+                {
+                    "Name": "main",
+                    "Driver": "raw_exec",
+                    "Config": {"command": "/usr/bin/env"},
+                    "Resources": {"CPU": 20, "MemoryMB": 20},
+                    "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
+                }
+            ],
+        }
+    ],
+}
+
+
+def everything_written(steward: Steward) -> bytes:
+    """Return what the daemon has written: its files, its log, its arguments."""
+    files = [path for path in steward.data_dir.rglob("*") if path.is_file()]
+    kept = [path for path in files if path.name != "bootstrap-token"]
+    arguments = Path(f"/proc/{steward.pid}/cmdline")
+    return b"".join(path.read_bytes() for path in [*kept, steward.log, arguments])
+
+
+async def used_in_all_ways(steward: Steward) -> list[str]:
+    """Use secrets, rightly and wrongly; return what was used."""
+    root = (steward.directory / "root.key").read_text().strip()
+    made = await steward.post("/v1/acl/token", {"Type": "management", "Name": "other"})
+    await steward.post("/v1/var/app", {"Items": {"k": VALUE}})
+    await steward.post("/v1/var/app", {"Items": {"k": f"{VALUE}-2"}})
+    await steward.request("PUT", "/v1/var/app", {"Items": {"k": VALUE}}, cas=1)
+    await steward.request("PUT", "/v1/var/bad path", {"Items": {"k": VALUE}})
+    await steward.request("PUT", "/v1/var/app", {"Items": VALUE})
+    await steward.request("GET", "/v1/jobs", token=VALUE, filter=f'ID == "{VALUE}')
+    own, steward.token = steward.token, f"{VALUE}-token"
+    await steward.request("GET", "/v1/jobs")
+    steward.token = own
+    return [VALUE, str(made["SecretID"]), own, root, bytes.fromhex(root).decode("latin-1")]
+
+
+async def test_what_is_secret_is_written_nowhere(tmp_path: Path) -> None:
+    async with open_steward(tmp_path) as steward:
+        used = await used_in_all_ways(steward)
+        await steward.register(ENVIRONMENT)
+        (allocation,) = await steward.allocations("env", "complete")
+        printed = await steward.log_of(allocation["ID"], "main")
+        written = everything_written(steward)
+        shown = (await steward.request("GET", "/v1/operator/audit")).content
+        await steward.restart()
+        written += everything_written(steward)
+    assert b"app" in written
+    assert "NOMAD_JOB_ID=env" in printed
+    for secret in used:
+        assert secret.encode("latin-1") not in written
+        assert secret.encode("latin-1") not in shown
+        assert secret not in printed
+
+
+async def test_an_error_does_not_repeat_a_secret(steward: Steward) -> None:
+    for path, body in [
+        ("/v1/var/bad path", {"Items": {"k": VALUE}}),
+        ("/v1/var/app", {"Items": VALUE}),
+        ("/v1/var/app", {"Items": {"k": [VALUE]}}),
+    ]:
+        answer = await steward.request("PUT", path, body)
+        assert answer.status_code == 400
+        assert VALUE not in answer.text
+
+
+async def test_a_task_inherits_nothing_of_the_service_manager(tmp_path: Path) -> None:
+    kept = dict(os.environ)
+    os.environ["CREDENTIALS_DIRECTORY"] = str(tmp_path / "credentials")
+    os.environ["MY_API_TOKEN"] = VALUE
+    try:
+        async with open_steward(tmp_path, "--dev") as steward:
+            await steward.register(ENVIRONMENT)
+            (allocation,) = await steward.allocations("env", "complete")
+            printed = await steward.log_of(allocation["ID"], "main")
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+    assert "CREDENTIALS_DIRECTORY" not in printed
+    assert VALUE not in printed

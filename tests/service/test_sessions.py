@@ -1,0 +1,242 @@
+"""Commands inside tasks over a WebSocket, from outside (golden: alloc-exec, actions)."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
+
+from storage.records.base import SECOND
+from tests.parts.runner.world import Pipe, until_gone
+from tests.service.daemon import HAPPENS_WITHIN, Steward
+
+SAY = {"Name": "say", "Command": "/bin/echo", "Args": ["hello", "there"]}
+
+
+def lingering(job_id: str) -> Any:
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": "/bin/sleep", "args": ["600"]},
+        "KillTimeout": SECOND,
+        "Actions": [SAY],
+    }
+    return {"ID": job_id, "Type": "batch", "TaskGroups": [{"Name": "web", "Tasks": [task]}]}
+
+
+@pytest.fixture
+async def alloc_id(steward: Steward) -> str:
+    (found,) = await steward.run_job(lingering("linger"))
+    return str(found["ID"])
+
+
+class Conversation:
+    """A WebSocket, as a client has it."""
+
+    def __init__(self, stream: trio.SocketStream, address: str, path: str, headers: Any) -> None:
+        self._stream = stream
+        self._protocol = WSConnection(ConnectionType.CLIENT)
+        self._first = Request(host=address, target=path, extra_headers=list(headers))
+        self.code: int | None = None  # with which it was closed
+
+    async def send(self, event: Any) -> None:
+        await self._stream.send_all(self._protocol.send(event))
+
+    async def open(self) -> None:
+        await self.send(self._first)
+
+    async def accepted(self) -> None:
+        """Return when the daemon has agreed."""
+        self._protocol.receive_data(await self._stream.receive_some())
+        events = list(self._protocol.events())
+        assert isinstance(events[0], AcceptConnection)
+
+    async def next(self) -> Any:
+        """Return the next message; None when there will be no other one."""
+        text = ""
+        while True:
+            for event in self._protocol.events():
+                match event:
+                    case TextMessage():
+                        text += event.data
+                        if event.message_finished:
+                            return json.loads(text)
+                    case Ping():
+                        await self.send(event.response())
+                    case CloseConnection():
+                        self.code, self.reason = event.code, event.reason
+                        return None
+            piece = await self._stream.receive_some()
+            if not piece:
+                return None
+            self._protocol.receive_data(piece)
+
+    async def all(self) -> list[Any]:
+        """Return every message to the end."""
+        found = []
+        while (message := await self.next()) is not None:
+            found.append(message)
+        return found
+
+
+@asynccontextmanager
+async def talk(
+    steward: Steward, path: str, *, headers: Any = (), **query: str
+) -> AsyncIterator[Conversation]:
+    """Talk with the daemon over a WebSocket while the block runs."""
+    address = steward.address.removeprefix("http://")
+    host, _, port = address.rpartition(":")
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            socket = Conversation(stream, address, f"{path}?{urlencode(query)}", headers)
+            await socket.open()
+            yield socket
+
+
+async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:
+    """Run a command; return the frames up to the one that tells its end."""
+    path = f"/v1/client/allocation/{alloc_id}/exec"
+    given = {"task": "main", "command": json.dumps(words), **query}
+    async with talk(steward, path, **given) as socket:
+        return await socket.all()
+
+
+async def upgrade(steward: Steward, path: str, *headers: str) -> trio.SocketStream:
+    """Ask for a WebSocket with headers of our own."""
+    host, _, port = steward.address.removeprefix("http://").rpartition(":")
+    stream = await trio.open_tcp_stream(host, int(port))
+    given = {name.partition(":")[0] for name in headers}
+    lines = [
+        f"GET {path} HTTP/1.1",
+        *([] if "Host" in given else [f"Host: {host}:{port}"]),
+        *("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
+        *("Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==", *headers),
+    ]
+    await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())
+    return stream
+
+
+async def status_of(steward: Steward, path: str, *headers: str) -> int:
+    """Return the status with which a wish for a WebSocket is answered."""
+    async with await upgrade(steward, path, *headers) as stream:
+        answer = b""
+        while b"\r\n" not in answer:
+            answer += await stream.receive_some()
+    return int(answer.split()[1])
+
+
+async def test_a_command_runs_without_a_frame_from_the_client(
+    steward: Steward, alloc_id: str
+) -> None:
+    frames = await command(steward, alloc_id, "/bin/sh", "-c", "echo hi; exit 7")
+    assert {"stdout": {"data": "aGkK"}} in frames
+    assert frames[-1] == {"exited": True, "result": {"exit_code": 7}}
+
+
+@pytest.mark.parametrize("name", ["alloc_id", "allocID"])
+async def test_an_action_is_found_by_either_spelling(
+    steward: Steward, alloc_id: str, name: str
+) -> None:
+    query = {name: alloc_id, "task": "main", "action": "say"}
+    async with talk(steward, "/v1/job/linger/action", **query) as socket:
+        frames = await socket.all()
+    assert {"stdout": {"data": "aGVsbG8gdGhlcmUK"}} in frames
+
+
+async def test_a_page_of_another_site_cannot_open_a_conversation(
+    steward: Steward, alloc_id: str
+) -> None:
+    path = f"/v1/client/allocation/{alloc_id}/exec"
+    assert await status_of(steward, path, "Origin: http://evil.example") == 403
+    assert await status_of(steward, path, "Sec-Fetch-Site: cross-site") == 403
+    assert await status_of(steward, path, "Host: evil.example") == 421
+    assert await status_of(steward, "/v1/jobs") == 404
+
+
+async def test_a_page_of_our_own_may_open_one(steward: Steward, alloc_id: str) -> None:
+    path = f"/v1/client/allocation/{alloc_id}/exec"
+    headers = [(b"Origin", steward.address.encode()), (b"Sec-Fetch-Site", b"same-origin")]
+    query = {"task": "main", "command": '["/bin/echo","x"]'}
+    async with talk(steward, path, headers=headers, **query) as socket:
+        frames = await socket.all()
+    assert {"stdout": {"data": "eAo="}} in frames
+
+
+FAULTS = [
+    (
+        {"task": "main", "command": "[1]"},
+        1011,
+        "cannot unmarshal number into Go value of type string",
+    ),
+    (
+        {"task": "main", "command": "{}"},
+        1011,
+        "cannot unmarshal object into Go value of type []string",
+    ),
+    ({"task": "main", "command": "[]"}, 1008, "command is not present"),
+    ({"task": "main", "command": "null"}, 1008, "command is not present"),
+    (
+        {"task": "main", "command": '["x"]', "ws_handshake": "maybe"},
+        1008,
+        "ws_handshake value is not",
+    ),
+    ({"task": "main", "command": '["no-such"]'}, 1011, "executable file not found in $PATH"),
+]
+
+
+async def test_what_is_wrong_is_told_when_the_conversation_ends(
+    steward: Steward, alloc_id: str
+) -> None:
+    told = [
+        (socket.code, reason if reason in socket.reason else socket.reason)
+        for query, _, reason in FAULTS
+        for socket in [await _end(steward, alloc_id, query)]
+    ]
+    assert told == [(code, reason) for _, code, reason in FAULTS]
+
+
+async def _end(steward: Steward, alloc_id: str, query: Any) -> Conversation:
+    async with talk(steward, f"/v1/client/allocation/{alloc_id}/exec", **query) as socket:
+        assert await socket.all() == []
+    return socket
+
+
+async def test_a_lost_connection_ends_the_command(
+    steward: Steward, alloc_id: str, tmp_path: Path
+) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    words = json.dumps(["/bin/sh", "-c", f"echo $$ >{pipe.path}; exec sleep 600"])
+    query = urlencode({"task": "main", "command": words})
+    async with await upgrade(steward, f"/v1/client/allocation/{alloc_id}/exec?{query}"):
+        pid = int(await pipe.line())
+    pipe.close()
+    with trio.fail_after(HAPPENS_WITHIN):
+        await until_gone(pid)
+
+
+async def test_a_message_that_is_too_large_ends_the_conversation(
+    steward: Steward, alloc_id: str
+) -> None:
+    query = {"task": "main", "command": '["/bin/cat"]'}
+    path = f"/v1/client/allocation/{alloc_id}/exec"
+    async with talk(steward, path, **query) as socket:
+        await socket.accepted()
+        await socket.send(TextMessage(data="x" * 2_000_000))
+        await socket.all()
+    assert socket.code == 1009
+
+
+async def test_conversations_end_with_the_daemon(steward: Steward, alloc_id: str) -> None:
+    query = {"task": "main", "command": '["/bin/cat"]'}
+    path = f"/v1/client/allocation/{alloc_id}/exec"
+    async with talk(steward, path, **query) as socket, trio.open_nursery() as nursery:
+        await socket.accepted()
+        nursery.start_soon(steward.stop)
+        await socket.all()
+    assert (socket.code, socket.reason) == (1001, "the daemon is ending")

@@ -1,0 +1,96 @@
+"""Jobs in short, as dashboards read them."""
+
+from typing import Any
+
+import pytest
+
+from tests.service.daemon import Steward
+
+
+def idle(job_id: str, **fields: Any) -> dict[str, Any]:
+    """Return a job of which nothing runs."""
+    task = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
+    return {
+        "ID": job_id,
+        "Type": "batch",
+        "TaskGroups": [{"Name": "web", "Count": 0, "Tasks": [task]}],
+        **fields,
+    }
+
+
+async def settled(steward: Steward, job_id: str) -> None:
+    await steward.until(f"/v1/job/{job_id}", lambda job: job["Status"] == "dead")
+
+
+async def test_what_changed_last_comes_first_page_by_page(steward: Steward) -> None:
+    for name in ("a", "b", "c"):
+        await steward.register(idle(name))
+        await settled(steward, name)
+    await steward.register(idle("a", Priority=60))
+    await settled(steward, "a")
+    first = await steward.request("GET", "/v1/jobs/statuses", per_page=2)
+    assert [one["ID"] for one in first.json()] == ["a", "c"]
+    token = first.headers["X-Service-NextToken"]
+    rest = await steward.get("/v1/jobs/statuses", next_token=token)
+    assert [one["ID"] for one in rest] == ["b"]
+    turned = await steward.get("/v1/jobs/statuses", reverse=True)
+    assert [one["ID"] for one in turned] == ["b", "c", "a"]
+
+
+async def test_children_are_their_parents_business_unless_asked_for(steward: Steward) -> None:
+    await steward.register(idle("parent", ParameterizedJob={}))
+    done = await steward.post("/v1/job/parent/dispatch", {})
+    await settled(steward, done["DispatchedJobID"])
+    (parent,) = await steward.get("/v1/jobs/statuses")
+    assert (parent["ChildStatuses"], parent["Allocs"]) == (["dead"], None)
+    both = await steward.get("/v1/jobs/statuses", include_children=True)
+    assert {one["ID"] for one in both} == {"parent", done["DispatchedJobID"]}
+
+
+async def test_certain_jobs_are_asked_about_by_name(steward: Steward) -> None:
+    for name in ("a", "b", "c"):
+        await steward.register(idle(name))
+    body = {"jobs": [{"id": "c"}, {"id": "a", "namespace": "default"}, {"id": "nope"}]}
+    found = await steward.post("/v1/jobs/statuses", body)
+    assert {one["ID"] for one in found} == {"a", "c"}
+
+
+async def test_a_filter_is_about_the_job(steward: Steward) -> None:
+    await steward.register(idle("a", Meta={"team": "x"}))
+    await steward.register(idle("b"))
+    found = await steward.get("/v1/jobs/statuses", filter='Meta.team == "x"')
+    assert [one["ID"] for one in found] == ["a"]
+
+
+async def test_a_filter_of_nodes_is_about_all_that_a_node_says(steward: Steward) -> None:
+    async def count(expression: str) -> int:
+        return len(await steward.get("/v1/nodes", filter=expression))
+
+    assert await count('Attributes["kernel.name"] == "linux"') == 1
+    assert await count('Attributes["kernel.name"] == "plan9"') == 0
+    assert await count('Drivers.raw_exec.Healthy == true and SecretID == ""') == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "none"),
+    [
+        ("evaluations", 'TriggeredBy == "nobody"'),
+        ("allocations", 'ClientStatus == "running"'),
+        ("deployments", 'Status == "failed"'),
+    ],
+)
+async def test_what_is_listed_of_a_job_can_be_filtered(
+    steward: Steward, kind: str, none: str
+) -> None:
+    await steward.register(idle("a"))
+    await settled(steward, "a")
+    assert await steward.get(f"/v1/job/a/{kind}", filter=none) == []
+    refused = await steward.request("GET", f"/v1/job/a/{kind}", filter="x =")
+    assert (refused.status_code, "1:3 (2)" in refused.text) == (400, True)
+
+
+async def test_a_filter_keeps_what_it_wants(steward: Steward) -> None:
+    await steward.register(idle("a"))
+    (found,) = await steward.get("/v1/job/a/evaluations", filter='TriggeredBy == "job-register"')
+    assert found["JobID"] == "a"
+    assert await steward.get("/v1/namespaces", filter='Name != "default"') == []

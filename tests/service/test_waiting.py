@@ -1,0 +1,86 @@
+"""Blocking queries against the real daemon."""
+
+import time
+from pathlib import Path
+
+import trio
+
+from tests.service.daemon import Steward
+
+WAITERS = 1000
+
+
+def job(job_id: str) -> object:
+    """Return a job that nothing happens to until it is dispatched."""
+    task = {"Name": "t", "Driver": "mock_driver", "Config": {"run_for": "60s"}}
+    groups = [{"Name": "g", "Tasks": [task]}]
+    return {"ID": job_id, "Type": "batch", "ParameterizedJob": {}, "TaskGroups": groups}
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def test_a_thousand_waiters_cost_nothing_and_are_all_woken(steward: Steward) -> None:
+    await steward.register(job("old"))
+    index = (await steward.request("GET", "/v1/jobs", prefix="n")).headers["X-Service-Index"]
+    host, port = steward.address.removeprefix("http://").split(":")
+    question = f"GET /v1/jobs?prefix=n&index={index}&wait=60s HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    answers = []
+
+    async def wait() -> None:
+        # Without a client library, whose pool would be what takes the time.
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            await stream.send_all(question.encode())
+            answers.append(await stream.receive_some())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(WAITERS):
+            nursery.start_soon(wait)
+        await trio.to_thread.run_sync(connected, steward.pid, WAITERS)
+        before, began = cpu_seconds(steward.pid), time.monotonic()
+        await trio.sleep(1)  # what is measured is this second in which nothing happens
+        busy = (cpu_seconds(steward.pid) - before) / (time.monotonic() - began)
+        await steward.register(job("new"))
+    assert [b"200" in answer for answer in answers] == [True] * WAITERS
+    assert busy < 0.5
+
+
+def connected(pid: int, wanted: int) -> None:
+    """Return when a process has that many descriptors: its connections."""
+    until = time.monotonic() + 60
+    while len(list(Path(f"/proc/{pid}/fd").iterdir())) < wanted:
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+async def test_a_waiter_for_one_job_sleeps_through_changes_of_another(steward: Steward) -> None:
+    await steward.register(job("mine"))
+    first = await steward.request("GET", "/v1/job/mine")
+    index = first.headers["X-Service-Index"]
+    await steward.register(job("other"))
+    began = time.monotonic()
+    second = await steward.request("GET", "/v1/job/mine/versions", index=index, wait="300ms")
+    assert time.monotonic() - began >= 0.3
+    assert second.headers["X-Service-Index"] == index
+
+
+async def test_what_is_waited_for_may_not_exist_yet(steward: Steward) -> None:
+    async with trio.open_nursery() as nursery:
+        found = []
+
+        async def wait() -> None:
+            answer = await steward.until("/v1/jobs", bool, prefix="later")
+            found.extend(one["ID"] for one in answer)
+
+        nursery.start_soon(wait)
+        await steward.register(job("later-1"))
+    assert found == ["later-1"]
+
+
+async def test_an_index_of_the_future_waits_no_longer_than_asked(steward: Steward) -> None:
+    began = time.monotonic()
+    answer = await steward.request("GET", "/v1/jobs", index=10**9, wait="200ms")
+    assert answer.status_code == 200
+    assert time.monotonic() - began < 10

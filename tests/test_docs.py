@@ -1,0 +1,52 @@
+"""The documentation says what there is: every setting, every route, every dependency."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.routes import ROUTES
+from daemon.config import FIELDS
+from daemon.jobspec.extensions import EXTENSIONS
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_is_described(name: str) -> None:
+    assert f"| `{name}` |" in (DOCS / "configuration.md").read_text()
+
+
+@pytest.mark.parametrize("name", [one.name for one in EXTENSIONS])
+def test_every_key_of_our_own_is_described(name: str) -> None:
+    assert f"| `{name}` |" in (DOCS / "extensions.md").read_text()
+
+
+@pytest.mark.parametrize("path", sorted({route.path for route in (*ROUTES, *ENDPOINTS)}))
+def test_every_route_is_described(path: str) -> None:
+    assert f"`{path}`" in (DOCS / "api.md").read_text()
+
+
+def test_every_attack_names_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "security.md").read_text())
+    assert named
+    missing = {
+        f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()
+    }
+    assert missing == set()
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^a-z-]", one)[0] for one in project["dependencies"]}
+    described = (DOCS / "dependencies.md").read_text()
+    assert {name for name in names if name not in described} == set()
+
+
+@pytest.mark.parametrize("line", (ROOT / "tests/wire/decided.txt").read_text().splitlines())
+def test_every_step_that_differs_on_purpose_has_its_heading(line: str) -> None:
+    headings = re.findall("^###? (.+)$", (DOCS / "compatibility.md").read_text(), re.MULTILINE)
+    assert line.startswith("#") or not line or line.split(maxsplit=1)[1] in headings

@@ -1,0 +1,98 @@
+"""Guessing is cut short, for whoever guesses."""
+
+import pytest
+
+from daemon.acl.failures import AT_ONCE, MOST, REGAINED, Failures, LockOut
+from storage.records.base import SECOND
+from tests.samples import NOW
+
+SPAN = 900 * SECOND
+ELSEWHERE = "192.0.2.1"
+
+
+def exhausted(address: str = "a") -> Failures:
+    failures = Failures()
+    for _ in range(AT_ONCE):
+        assert not failures.are_too_many(address, NOW)
+    return failures
+
+
+def test_an_address_is_turned_away_after_some_failures() -> None:
+    assert exhausted().are_too_many("a", NOW)
+
+
+def test_other_addresses_are_not_turned_away() -> None:
+    assert not exhausted().are_too_many("b", NOW)
+
+
+def test_one_failure_is_forgiven_after_a_while() -> None:
+    failures = exhausted()
+    assert failures.are_too_many("a", NOW + REGAINED - 1)
+    assert not failures.are_too_many("a", NOW + REGAINED)
+    assert failures.are_too_many("a", NOW + REGAINED)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    failures = Failures()
+    for number in range(MOST + 5):
+        failures.are_too_many(str(number), NOW)
+    assert len(failures._records) == MOST
+
+
+# ---- the lock-out -------------------------------------------------------------------------------
+
+
+def failed(times: int, address: str = ELSEWHERE, *, every: int = 0) -> Failures:
+    """Return what is known after some failures, of which the last is at `NOW`."""
+    failures = Failures(LockOut(threshold=3, span=SPAN))
+    for number in range(times):
+        failures.are_too_many(address, NOW - (times - 1 - number) * every)
+    return failures
+
+
+def test_who_fails_too_often_is_locked_out_for_a_while() -> None:
+    failures = failed(3)
+    assert failures.locked_for(ELSEWHERE, NOW) == SPAN
+    assert failures.locked_for(ELSEWHERE, NOW + SPAN - 1) == 1
+    assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
+
+
+def test_who_fails_less_often_is_not_locked_out() -> None:
+    assert failed(2).locked_for(ELSEWHERE, NOW) == 0
+
+
+def test_failures_of_long_ago_do_not_count() -> None:
+    assert failed(3, every=SPAN // 3).locked_for(ELSEWHERE, NOW) == SPAN
+    assert failed(3, every=SPAN // 2).locked_for(ELSEWHERE, NOW) == 0
+
+
+def test_after_a_lock_out_the_count_begins_anew() -> None:
+    failures = failed(3)
+    failures.are_too_many(ELSEWHERE, NOW + SPAN)
+    assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", ""])
+def test_nobody_can_lock_out_others_of_this_machine(address: str) -> None:
+    assert failed(9, address).locked_for(address, NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::2", True),
+        ("2001:db8:0:0:ffff::1", "2001:db8::2", True),
+        ("2001:db8:0:1::1", "2001:db8::2", False),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+    ],
+)
+def test_a_party_is_an_address_or_a_network_of_its_own(one: str, other: str, same: bool) -> None:
+    assert bool(failed(3, one).locked_for(other, NOW)) is same
+
+
+def test_without_a_threshold_nobody_is_locked_out() -> None:
+    failures = Failures()
+    for _ in range(9):
+        failures.are_too_many(ELSEWHERE, NOW)
+    assert failures.locked_for(ELSEWHERE, NOW) == 0

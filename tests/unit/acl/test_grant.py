@@ -1,0 +1,140 @@
+"""What policies allow together: they add up, a denial wins, the closest name decides."""
+
+import pytest
+
+from daemon.acl.grant import Grant, fits
+from daemon.acl.policies import parse
+
+
+def grant(*texts: str) -> Grant:
+    return Grant([(f"p{number}", parse(text)) for number, text in enumerate(texts)])
+
+
+def test_nothing_is_allowed_without_a_policy() -> None:
+    nothing = grant()
+    assert not nothing.may("default", "read-job")
+    assert not nothing.may_anywhere("read-job")
+    assert not nothing.knows("default")
+    assert not nothing.may_in("agent", "read")
+    assert not nothing.may_with_variable("default", "a", "read")
+    assert nothing.capabilities("sys/auth") == ["deny"]
+
+
+def test_a_management_token_may_do_everything() -> None:
+    all_of_it = Grant((), everything=True)
+    assert all_of_it.may("anything", "submit-job")
+    assert all_of_it.knows("anything")
+    assert all_of_it.may_in("operator", "write")
+    assert all_of_it.may_with_variable("default", "a", "destroy")
+    assert all_of_it.may_with_pool("p", "delete")
+    assert all_of_it.may_with_volume("v", "mount-readwrite")
+    assert all_of_it.capabilities("sys/auth") == ["root"]
+
+
+def test_policies_for_the_same_namespace_add_up() -> None:
+    both = grant(
+        'namespace "a" { capabilities = ["read-job"] }',
+        'namespace "a" { capabilities = ["list-jobs"] }',
+    )
+    assert both.may("a", "read-job")
+    assert both.may("a", "list-jobs")
+    assert not both.may("a", "submit-job")
+    assert both.may("a", "submit-job", "list-jobs")
+
+
+def test_a_denial_wins_over_what_other_policies_allow() -> None:
+    both = grant('namespace "a" { policy = "write" }', 'namespace "a" { policy = "deny" }')
+    assert not both.may("a", "read-job")
+    assert not both.knows("a")
+
+
+@pytest.mark.parametrize(
+    ("namespace", "allowed"),
+    [("team-a", True), ("team-b", False), ("team-a-x", True), ("team", False), ("other", False)],
+)
+def test_the_closest_name_decides(namespace: str, *, allowed: bool) -> None:
+    rules = grant(
+        """
+        namespace "*"       { policy = "deny" }
+        namespace "team-*"  { policy = "read" }
+        namespace "team-b*" { policy = "deny" }
+        """
+    )
+    assert rules.may(namespace, "read-job") is allowed
+
+
+def test_a_star_in_a_request_is_not_a_pattern() -> None:
+    one = grant('namespace "a" { policy = "read" }')
+    assert not one.may("*", "read-job")
+    assert one.may_anywhere("read-job")
+    assert grant('namespace "*" { policy = "read" }').may("*", "read-job")
+
+
+@pytest.mark.parametrize(
+    ("texts", "level", "allowed"),
+    [
+        (['node { policy = "read" }'], "read", True),
+        (['node { policy = "read" }'], "write", False),
+        (['node { policy = "write" }'], "read", True),
+        (['node { policy = "write" }', 'node { policy = "read" }'], "write", True),
+        (['node { policy = "write" }', 'node { policy = "deny" }'], "read", False),
+        (['node { policy = "deny" }', 'node { policy = "write" }'], "read", False),
+        (['agent { policy = "write" }'], "read", False),
+    ],
+)
+def test_levels_add_up(texts: list[str], level: str, *, allowed: bool) -> None:
+    assert grant(*texts).may_in("node", level) is allowed
+
+
+@pytest.mark.parametrize(
+    ("namespace", "path", "capability", "allowed"),
+    [
+        ("default", "app/x", "read", True),
+        ("default", "app/x", "list", True),
+        ("default", "app/x", "write", False),
+        ("default", "app/secret", "read", False),
+        ("default", "other", "read", False),
+        ("team-a", "app/x", "destroy", True),
+    ],
+)
+def test_variables_have_rules_of_their_own(
+    namespace: str, path: str, capability: str, *, allowed: bool
+) -> None:
+    rules = grant(
+        """
+        namespace "default" {
+            policy = "write"
+            variables {
+                path "app/*"      { capabilities = ["read"] }
+                path "app/secret" { capabilities = ["deny"] }
+            }
+        }
+        namespace "team-*" { variables { path "*" { capabilities = ["write", "destroy"] } } }
+        """
+    )
+    assert rules.may_with_variable(namespace, path, capability) is allowed
+
+
+def test_both_names_of_a_capability_are_one() -> None:
+    assert grant('namespace "a" { capabilities = ["sentinel-override"] }').may(
+        "a", "policy-override"
+    )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "answer"),
+    [
+        ("", "", True),
+        ("*", "", True),
+        ("a", "ab", False),
+        ("a*", "a", True),
+        ("*a", "ba", True),
+        ("a*a", "a", False),
+        ("a*a", "aa", True),
+        ("a*b*c", "a-b-c", True),
+        ("a*b*c", "a-c-b", False),
+        ("*ab*ab", "ab", False),
+    ],
+)
+def test_a_star_stands_for_any_text(pattern: str, text: str, *, answer: bool) -> None:
+    assert fits(pattern, text) is answer

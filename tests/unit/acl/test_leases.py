@@ -1,0 +1,40 @@
+"""How long a token lives: at most what its limits leave."""
+
+import pytest
+
+from daemon.acl.leases import lease, short
+
+
+@pytest.mark.parametrize(
+    ("wanted", "period", "limits", "elapsed", "ttl", "warned"),
+    [
+        (600, 0, (0, 0), 0, 600, False),
+        (600, 0, (0, 3600), 0, 600, False),
+        (600, 0, (300, 3600), 0, 300, True),
+        (600, 0, (0, 3600), 3500, 100, True),
+        (600, 0, (0, 3600), 4000, 0, True),
+        (600, 90, (0, 60), 0, 60, False),
+        (600, 90, (0, 60, 120), 0, 90, False),
+        (600, 90, (60, 0), 0, 60, False),
+        (600, 90, (600, 0), 550, 50, False),
+    ],
+)
+def test_a_token_lives_as_long_as_its_limits_leave(
+    wanted: int, period: int, limits: tuple[int, ...], elapsed: int, ttl: int, *, warned: bool
+) -> None:
+    found = lease(wanted, period, limits, elapsed)
+    assert found.ttl == ttl
+    assert bool(found.warnings) is warned
+
+
+def test_the_warning_names_what_was_wanted_and_the_limit() -> None:
+    assert lease(36000, 0, (300,)).warnings == (
+        'TTL of "10h" exceeded the effective max_ttl of "5m"; TTL value is capped accordingly',
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59, "59s"), (3661, "1h1m1s"), (2764800, "768h")]
+)
+def test_a_span_is_written_without_empty_units(seconds: int, text: str) -> None:
+    assert short(seconds) == text

@@ -1,0 +1,125 @@
+"""Path rules: the most specific one decides; parameters may be limited."""
+
+from typing import Any
+
+import pytest
+
+from daemon.acl.grant import Grant
+from daemon.acl.policies import parse
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        ("auth/cloudid/role/one", "auth/cloudid/role/o*"),
+        ("auth/cloudid/role/two", "auth/cloudid/role/*"),
+        ("auth/cloudid/role/", "auth/cloudid/role/*"),
+        ("auth/other/role/one", "auth/+/role/one"),
+        ("auth/other/role/two", "auth/+/role/+"),
+        ("auth/other/role/two/more", "auth/*"),
+        ("auth/exact", "auth/exact"),
+        ("auth/exacter", "auth/*"),
+        ("sys/x/deep/er/path", "sys/+/deep/*"),
+        ("auth/x/deep", "auth/*"),
+        ("sys/auth", None),
+        ("a/*/b", "a/*/b"),
+        ("a/x/b", None),
+        ("c/+d", "c/+d"),
+    ],
+)
+def test_the_most_specific_rule_decides(path: str, rule: str | None) -> None:
+    patterns = (
+        *("auth/cloudid/role/*", "auth/cloudid/role/o*", "auth/+/role/one", "auth/+/role/+"),
+        *("auth/*", "auth/exact", "sys/+/deep/*", "a/*/b", "c/+d"),
+    )
+    text = "\n".join(f'path "{one}" {{ capabilities = ["read"] }}' for one in patterns)
+    found = Grant([("p", parse(text))]).permission(path)
+    assert (found.path if found else None) == rule
+
+
+@pytest.mark.parametrize(
+    ("path", "listing", "found"),
+    [("a/", True, True), ("a/", False, False), ("a", False, True), ("b/", True, True)],
+)
+def test_what_is_listed_may_be_named_with_or_without_slash(
+    path: str, *, listing: bool, found: bool
+) -> None:
+    grant = Grant([("p", parse('path "a" { policy = "read" } path "b/" { policy = "read" }'))])
+    assert (grant.permission(path, listing=listing) is not None) is found
+
+
+def test_the_same_path_in_several_policies_adds_up() -> None:
+    grant = Grant(
+        [
+            ("one", parse('path "a" { capabilities = ["read"] }')),
+            ("two", parse('path "a" { capabilities = ["list"] }')),
+        ]
+    )
+    assert grant.capabilities("a") == ["list", "read"]
+    permission = grant.permission("a")
+    assert permission is not None
+    assert permission.policies == ("one", "two")
+
+
+def test_a_denial_of_the_same_path_wins_and_of_a_wider_one_does_not() -> None:
+    grant = Grant(
+        [
+            ("one", parse('path "a" { policy = "write" } path "b/c" { policy = "read" }')),
+            ("two", parse('path "a" { policy = "deny" } path "b/*" { policy = "deny" }')),
+        ]
+    )
+    assert grant.capabilities("a") == ["deny"]
+    assert grant.capabilities("b/c") == ["list", "read"]
+    assert grant.capabilities("b/d") == ["deny"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "parameters", "accepted"),
+    [
+        ("", {"a": 1}, True),
+        ("allowed_parameters = {}", {}, True),
+        ("allowed_parameters = {}", {"a": 1}, False),
+        ('allowed_parameters = { "a" = [] }', {"A": "x"}, True),
+        ('allowed_parameters = { "a" = [] }', {"b": "x"}, False),
+        ('allowed_parameters = { "a" = ["x", "y*"] }', {"a": "yes"}, True),
+        ('allowed_parameters = { "a" = ["x", "y*"] }', {"a": "no"}, False),
+        ('allowed_parameters = { "a" = ["x"] }', {"a": ["x", "root"]}, False),
+        ('allowed_parameters = { "a" = ["x"] }', {"a": ["x"]}, True),
+        ('allowed_parameters = { "a" = [5] }', {"a": 5}, True),
+        ('allowed_parameters = { "a" = [true] }', {"a": 1}, False),
+        ('allowed_parameters = { "a" = ["x"] "*" = [] }', {"b": "anything"}, True),
+        ('allowed_parameters = { "a" = ["x"] "*" = [] }', {"a": "y"}, False),
+        ('denied_parameters = { "a" = [] }', {"a": "x"}, False),
+        ('denied_parameters = { "a" = ["root*"] }', {"a": "rooty"}, False),
+        ('denied_parameters = { "a" = ["root*"] }', {"a": ["x", "root"]}, False),
+        ('denied_parameters = { "a" = ["root*"] }', {"a": "x"}, True),
+        ('denied_parameters = { "*" = [] }', {"a": "x"}, False),
+        ('allowed_parameters = { "a" = [] } denied_parameters = { "a" = [] }', {"a": 1}, False),
+        ('required_parameters = ["a"]', {"b": 1}, False),
+        ('required_parameters = ["A"]', {"a": 1}, True),
+    ],
+)
+def test_parameters_are_checked(limits: str, parameters: dict[str, Any], *, accepted: bool) -> None:
+    grant = Grant([("p", parse(f'path "x" {{ capabilities = ["update"] {limits} }}'))])
+    permission = grant.permission("x")
+    assert permission is not None
+    assert permission.accepts(parameters) is accepted
+
+
+@pytest.mark.parametrize(
+    ("limits", "span", "accepted"),
+    [
+        ("", 0, True),
+        ("", 60, True),
+        ('min_wrapping_ttl = "1m"', 0, False),
+        ('min_wrapping_ttl = "1m"', 60, True),
+        ('max_wrapping_ttl = "1m"', 0, False),
+        ('max_wrapping_ttl = "1m"', 61, False),
+        ('max_wrapping_ttl = "1m"', 60, True),
+    ],
+)
+def test_the_wrapping_of_answers_is_bounded(limits: str, span: int, *, accepted: bool) -> None:
+    grant = Grant([("p", parse(f'path "x" {{ capabilities = ["read"] {limits} }}'))])
+    permission = grant.permission("x")
+    assert permission is not None
+    assert permission.wraps_in(span) is accepted

@@ -1,0 +1,138 @@
+"""What a policy says: its words are checked, and spelled out."""
+
+import pytest
+
+from daemon.acl.builtin import DEFAULT_RULES
+from daemon.acl.policies import NamedRule, PathRule, Rules, VariableRule, parse
+from storage.errors import Malformed
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("", Rules()),
+        ('agent { policy = "read" }', Rules(scopes={"agent": "read"})),
+        ('{"operator": {"policy": "write"}}', Rules(scopes={"operator": "write"})),
+        (
+            'namespace "a-*" { capabilities = ["submit-job"] }',
+            Rules(namespaces=(NamedRule(name="a-*", capabilities=("submit-job",)),)),
+        ),
+        (
+            'namespace "a" { policy = "deny" }',
+            Rules(namespaces=(NamedRule(name="a", policy="deny", capabilities=("deny",)),)),
+        ),
+        (
+            'namespace "a" { variables { path "x/*" { capabilities = ["read"] } } }',
+            Rules(
+                namespaces=(
+                    NamedRule(
+                        name="a",
+                        variables=(VariableRule(path="x/*", capabilities=("read", "list")),),
+                    ),
+                )
+            ),
+        ),
+        (
+            'node_pool "p" { policy = "write" }',
+            Rules(
+                node_pools=(
+                    NamedRule(name="p", policy="write", capabilities=("delete", "read", "write")),
+                )
+            ),
+        ),
+        (
+            'path "/a/+" { policy = "read" capabilities = ["sudo", "read"] }',
+            Rules(paths=(PathRule(path="a/+", capabilities=("read", "list", "sudo")),)),
+        ),
+        (
+            'path "a" { capabilities = ["read", "deny"] }',
+            Rules(paths=(PathRule(path="a", capabilities=("deny",)),)),
+        ),
+        (
+            'path "a" { capabilities = ["update"] allowed_parameters = { "B" = ["c"] "*" = [] } '
+            'required_parameters = ["d"] min_wrapping_ttl = "1m" max_wrapping_ttl = 90 }',
+            Rules(
+                paths=(
+                    PathRule(
+                        path="a",
+                        capabilities=("update",),
+                        allowed={"b": ("c",), "*": ()},
+                        required=("d",),
+                        min_wrap=60,
+                        max_wrap=90,
+                    ),
+                )
+            ),
+        ),
+    ],
+)
+def test_a_text_becomes_rules(text: str, rules: Rules) -> None:
+    assert parse(text) == rules
+
+
+def test_reading_and_writing_a_namespace_are_short_for_many_capabilities() -> None:
+    read, write = parse(
+        'namespace "a" { policy = "read" } namespace "b" { policy = "write" }'
+    ).namespaces
+    assert "read-job" in read.capabilities
+    assert set(read.capabilities) < set(write.capabilities)
+    assert {"submit-job", "alloc-exec"} <= set(write.capabilities) - set(read.capabilities)
+    assert "policy-override" not in write.capabilities
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'namespace "default" { policy = "bogus" }',
+            'Invalid namespace policy: &acl.NamespacePolicy{Name:"default", Policy:"bogus", '
+            "Capabilities:[]string(nil), Variables:(*acl.VariablesPolicy)(nil)}",
+        ),
+        (
+            'namespace "default" { capabilities = ["fly"] }',
+            'Invalid namespace capability \'fly\': &acl.NamespacePolicy{Name:"default", Policy:"", '
+            'Capabilities:[]string{"fly"}, Variables:(*acl.VariablesPolicy)(nil)}',
+        ),
+        ('agent { policy = "x" }', 'Invalid agent policy: &acl.AgentPolicy{Policy:"x"}'),
+        ('path "x" { capabilities = ["fly"] }', 'path "x": invalid capability "fly"'),
+        ('path "x" { policy = "fly" }', 'path "x": invalid policy "fly"'),
+        (
+            'path "x" { capability = ["read"] }',
+            '1 error occurred:\n\t* path "x": invalid key "capability" on line 1\n\n',
+        ),
+        (
+            'paths "x" { capabilities = ["read"] }',
+            '1 error occurred:\n\t* invalid key "paths" on line 0\n\n',
+        ),
+        (
+            'path "x/+*" { capabilities = ["read"] }',
+            "path \"x/+*\": invalid use of wildcards ('+*' is forbidden)",
+        ),
+        (
+            'path "x" { capabilities = [1] }',
+            'path "x": capabilities must be a list of texts',
+        ),
+        (
+            'path "x" { min_wrapping_ttl = "2m" max_wrapping_ttl = "1m" }',
+            'path "x": max_wrapping_ttl cannot be less than min_wrapping_ttl',
+        ),
+        (
+            'namespace "a" { variables { path "x" { capabilities = ["fly"] } } }',
+            "Invalid variable capability 'fly' for path 'x'",
+        ),
+    ],
+)
+def test_an_unknown_word_is_refused(text: str, message: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "é", "x" * 129])
+def test_a_namespace_that_cannot_exist_is_refused(name: str) -> None:
+    with pytest.raises(Malformed, match="Invalid namespace name"):
+        parse(f'namespace "{name}" {{ policy = "read" }}')
+
+
+def test_the_built_in_policy_can_be_read() -> None:
+    assert parse(DEFAULT_RULES).paths

@@ -1,0 +1,92 @@
+"""The text of a policy: HCL of version 1 and JSON become the same tree."""
+
+import pytest
+
+from daemon.acl.syntax import MAX_DEPTH, MAX_TEXT, Object, Value, read
+from storage.errors import Malformed
+
+
+def plain(value: Value) -> object:
+    """Return a value with objects as lists of keys and values."""
+    if isinstance(value, Object):
+        return [(item.keys, plain(item.value)) for item in value.items]
+    return [plain(one) for one in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("", []),
+        ("# nothing\n// here\n/* at all */", []),
+        ('a = "b"', [(("a",), "b")]),
+        ('"a" = "b"', [(("a",), "b")]),
+        ('path "a/b" {}', [(("path", "a/b"), [])]),
+        ("a { b = 1 c = -2.5 }", [(("a",), [(("b",), 1), (("c",), -2.5)])]),
+        ("a = [1, true, [],]", [(("a",), [1, True, []])]),
+        ('a = { "x" = [] "*" = ["y"] }', [(("a",), [(("x",), []), (("*",), ["y"])])]),
+        ("a = { b = 1, c = 2 }", [(("a",), [(("b",), 1), (("c",), 2)])]),
+        (r'a = "q\"\n\x41\u00e9"', [(("a",), 'q"\nA\u00e9')]),
+        ("a = <<EOT\n  one\ntwo\nEOT\n", [(("a",), "  one\ntwo\n")]),
+        ("a = <<-EOT\n  one\n    two\n  EOT\n", [(("a",), "one\n  two\n")]),
+        ('{"a": {"b": [1, null]}}', [(("a",), [(("b",), [1, None])])]),
+    ],
+)
+def test_a_text_becomes_a_tree(text: str, tree: object) -> None:
+    assert plain(read(text)) == tree
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path "x" { c = 1 }',
+        '{"path": {"x": {"c": 1}}}',
+        '{"path": [{"x": {"c": 1}}]}',
+        '{"path": {"x": [{"c": 1}]}}',
+    ],
+)
+def test_a_block_is_found_however_it_is_written(text: str) -> None:
+    ((label, body),) = read(text).blocks("path")
+    assert label == "x"
+    assert plain(body) == [(("c",), 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nope {", "At 1:8: object expected closing RBRACE got: EOF"),
+        ('path "x" {', "At 1:12: object expected closing RBRACE got: EOF"),
+        ("a = [1", "At 1:8: error parsing list, expected comma or list end, got: EOF"),
+        ("a = [1 2]", "At 1:8: error parsing list, expected comma or list end"),
+        ("a = ", "At 1:6: expected a value got: EOF"),
+        ("\n  ? = 1", "At 2:3: expected a key, got '?'"),
+        ("a", "At 1:3: expected start of object ('{') or assignment ('=')"),
+        ("a = b", "At 1:5: expected a value, got 'b'"),
+        ("a = <<X\nb\n", "At 3:2: heredoc not terminated"),
+        ("{", "the policy is not valid JSON: Input data was truncated"),
+        ("{}x", "the policy is not valid JSON: JSON is malformed: trailing characters (byte 3)"),
+    ],
+)
+def test_what_cannot_be_read_is_told_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        read(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a=" + "[" * (MAX_DEPTH + 1),
+        "a {" * (MAX_DEPTH + 1),
+        '{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1),
+        '{"a":' + "[" * 5000 + "]" * 5000 + "}",
+        "#" * (MAX_TEXT + 1),
+    ],
+)
+def test_what_is_too_deep_or_too_long_is_refused(text: str) -> None:
+    with pytest.raises(Malformed):
+        read(text)
+
+
+def test_a_long_text_is_read_in_time_that_grows_with_its_length() -> None:
+    text = "a = <<E\n" + "line\n" * 50_000 + "E\n" + 'path "x" { c = 1 }\n' * 10_000
+    assert len(read(text).items) == 10_001

@@ -1,0 +1,79 @@
+"""The description of the API: whole, consistent, and of what there really is."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.api.contract import CONTRACTS
+from daemon.api.description import handlers
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.openapi import describe
+from daemon.api.routes import ROUTES
+from daemon.web.late import original
+
+DESCRIPTION: dict[str, Any] = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
+OPERATIONS = [
+    (f"{method.upper()} {path}", operation)
+    for path, methods in DESCRIPTION["paths"].items()
+    for method, operation in methods.items()
+]
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{min(route.methods)} {route.path}")
+def test_every_route_is_described(route: Any) -> None:
+    assert {method.lower() for method in route.methods} <= DESCRIPTION["paths"][route.path].keys()
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.path)
+def test_every_endpoint_of_the_secrets_side_is_described(endpoint: Any) -> None:
+    methods = DESCRIPTION["paths"][endpoint.path]
+    assert ("get" in methods) == bool(endpoint.read or endpoint.list)
+    assert ("post" in methods, "delete" in methods) == (bool(endpoint.write), bool(endpoint.delete))
+
+
+@pytest.mark.parametrize(("name", "operation"), OPERATIONS)
+def test_every_call_says_what_it_does(name: str, operation: Any) -> None:
+    assert operation["summary"].endswith(".")
+    assert "golden" not in operation["summary"]
+
+
+def test_every_call_has_a_name_of_its_own() -> None:
+    names = [operation["operationId"] for _, operation in OPERATIONS]
+    assert len(set(names)) == len(names)
+
+
+def test_every_contract_is_that_of_a_route() -> None:
+    assert CONTRACTS.keys() - {original(route.handler) for route in ROUTES} == set()
+
+
+def test_every_type_that_is_named_is_described() -> None:
+    known = {f"#/components/schemas/{name}" for name in DESCRIPTION["components"]["schemas"]}
+    assert set(references(DESCRIPTION)) - known == set()
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(reference := value.get("$ref"), str):
+            yield reference
+        for inner in value.values():
+            yield from references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from references(inner)
+
+
+def test_a_registration_holds_a_job() -> None:
+    job = DESCRIPTION["components"]["schemas"]["JobRegisterRequest"]["properties"]["Job"]
+    assert job["anyOf"][0] == {"$ref": "#/components/schemas/SubmittedJob"}
+
+
+def test_the_page_names_every_call_and_loads_nothing() -> None:
+    _, page = handlers(lambda: ROUTES, ENDPOINTS)
+    reply = page(None, None)  # type: ignore[arg-type]  # neither is looked at
+    body = bytes(reply.body).decode()  # type: ignore[call-overload]  # it is bytes
+    assert all(f"<code>{path}</code>" in body for path in DESCRIPTION["paths"])
+    assert all(word not in body for word in ("<script", "<img", "src=", "http://", "https://"))
+    assert "default-src 'none'" in reply.headers["Content-Security-Policy"]

@@ -1,0 +1,54 @@
+"""How a diff reads."""
+
+from daemon.cli.differences import lines
+from daemon.jobspec.diff import diff_jobs
+from daemon.jobspec.diffs.annotations import annotate
+from storage.records.codec import Document
+from storage.records.diff import JobDiff
+from storage.records.evaluation import DesiredUpdates
+from tests.unit.jobspec.build import complete, group, job, task
+
+
+def shown(old: Document, new: Document, *, verbose: bool = False) -> list[str]:
+    planned = {"web": DesiredUpdates(destructive_update=2, place=1)}
+    diff = annotate(diff_jobs(complete(old), complete(new)), planned)
+    return [line.words for line in lines(diff, verbose=verbose)]
+
+
+BEFORE = job(group(task(Config={"command": "/bin/a"}), task("side"), Count=2), Meta={"a": "1"})
+AFTER = job(
+    group(task(Config={"command": "/bin/b"}), task("side"), Count=3), Priority=70, Meta={"b": "1"}
+)
+
+
+def test_what_changed_is_shown_with_what_it_was() -> None:
+    assert shown(BEFORE, AFTER) == [
+        '~ job "g"',
+        '  - Meta[a]: "1"',
+        '  + Meta[b]: "1"',
+        '  ~ Priority: "50" => "70"',
+        '~ group "web" (1 create, 2 create/destroy update)',
+        '  ~ Count: "2" => "3" (forces create)',
+        '  ~ task "main" (forces create/destroy update)',
+        "    ~ Config",
+        '      ~ command: "/bin/a" => "/bin/b"',
+    ]
+
+
+def test_on_request_what_stays_is_shown_as_well() -> None:
+    before = job(group(task(Config={"command": "/bin/a", "args": ["x"]})))
+    after = job(group(task(Config={"command": "/bin/b", "args": ["x"]})))
+    everything = shown(before, after, verbose=True)
+    assert '        args[0]: "x"' in everything
+    assert set(shown(before, after)) < set(everything)
+
+
+def test_a_group_that_stays_is_shown_for_what_happens_to_it() -> None:
+    assert shown(BEFORE, job(BEFORE["TaskGroups"][0], Priority=70, Meta={"a": "1"}))[2:] == [
+        '  group "web" (1 create, 2 create/destroy update)'
+    ]
+
+
+def test_a_job_that_does_not_change_is_one_line() -> None:
+    diff: JobDiff = diff_jobs(complete(BEFORE), complete(BEFORE))
+    assert [line.words for line in lines(diff, verbose=False)] == ['  job "g"']

@@ -1,0 +1,109 @@
+import pytest
+
+from daemon.cli.follow import (
+    Fate,
+    allocation_row,
+    current,
+    fate,
+    placed_by,
+    told,
+    unfinished,
+    why_failed,
+)
+from daemon.cli.output import Row
+from storage.records.evaluation import EvalStatus
+from tests.samples import evaluation, job
+from tests.unit.cli.samples import allocation_line, task_state
+
+CRASHED = {
+    "main": task_state(
+        ("Started", "Task started by client"),
+        ("Terminated", "Exit Code: 2"),
+        ("Restarting", "Task restarting in 15s"),
+        ("Terminated", "Exit Code: 3"),
+        ("Not Restarting", "Exceeded allowed attempts 1"),
+        state="dead",
+        failed=True,
+    ),
+    "side": task_state(("Killed", "Task successfully killed"), state="dead"),
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "followup", "service", "batch"),
+    [
+        ("pending", "", Fate.OPEN, Fate.OPEN),
+        ("running", "", Fate.GOOD, Fate.OPEN),
+        ("complete", "", Fate.GOOD, Fate.GOOD),
+        ("failed", "", Fate.BAD, Fate.BAD),
+        ("lost", "", Fate.BAD, Fate.BAD),
+        ("failed", "e2", Fate.BAD, Fate.OPEN),
+        ("unknown", "", Fate.OPEN, Fate.OPEN),
+    ],
+)
+def test_a_service_is_waited_for_until_it_runs_and_a_batch_job_until_its_end(
+    status: str, followup: str, service: Fate, batch: Fate
+) -> None:
+    line = allocation_line(client_status=status, followup_eval_id=followup)
+    assert fate(line, runs_to_its_end=False) is service
+    assert fate(line, runs_to_its_end=True) is batch
+
+
+def test_what_an_evaluation_placed_is_followed_to_its_replacements() -> None:
+    first = allocation_line("a1", next_allocation="a2", create_index=10)
+    second = allocation_line("a2", eval_id="e2", next_allocation="a3", create_index=20)
+    third = allocation_line("a3", eval_id="e3", create_index=30)
+    other = allocation_line("a4", eval_id="e0", create_index=5)
+    mine = placed_by([third, other, second, first], "e1")
+    assert mine == [first, second, third]
+    assert current(mine) == [third]
+
+
+def test_an_allocation_that_waits_shows_its_newest_event() -> None:
+    states = {"main": task_state(("Received", "Task received by client"), state="pending")}
+    row = allocation_row(allocation_line(client_status="pending", task_states=states))
+    assert row == Row("allocation", "a1", "web.web[0]", "pending", "Task received by client")
+
+
+def test_an_allocation_that_is_to_end_says_so() -> None:
+    assert allocation_row(allocation_line(desired_status="stop")).detail == "stopping"
+
+
+def test_a_failure_is_told_by_the_newest_events_that_give_a_reason() -> None:
+    line = allocation_line(client_status="failed", task_states=CRASHED)
+    assert why_failed(line) == 'task "main": Exit Code: 3; Exceeded allowed attempts 1'
+
+
+def test_a_failure_without_events_is_told_by_its_description() -> None:
+    line = allocation_line(client_status="failed", client_description="Failed tasks")
+    assert why_failed(line) == "Failed tasks"
+
+
+def test_the_end_counts_what_there_is_and_explains_what_failed() -> None:
+    failed = allocation_line("abcdefgh-1", client_status="failed", followup_eval_id="e9")
+    lines = [allocation_line("a1"), allocation_line("a2"), failed]
+    assert told(lines) == (
+        "allocations: 1 failed, 2 running\n"
+        "allocation abcdefgh failed: no reason is given; it is tried again later"
+    )
+
+
+def test_the_end_of_an_evaluation_that_changed_nothing_says_so() -> None:
+    assert told([]) == "nothing had to be placed"
+
+
+@pytest.mark.parametrize(
+    ("status", "description", "words"),
+    [
+        (EvalStatus.FAILED, "it broke", "evaluation e1 is failed: it broke"),
+        (
+            EvalStatus.CANCELED,
+            "",
+            "evaluation e1 is canceled: no reason is given; a newer one decides about the job",
+        ),
+    ],
+)
+def test_an_evaluation_that_decided_nothing_is_explained(
+    status: EvalStatus, description: str, words: str
+) -> None:
+    assert unfinished(evaluation(job(), status=status, status_description=description)) == words

@@ -1,0 +1,44 @@
+import json
+
+import pytest
+
+from daemon.cli.jobfile import Given, registration
+from storage.errors import Invalid
+
+JOB = {"ID": "web", "TaskGroups": []}
+
+
+@pytest.mark.parametrize(
+    ("file", "request_"),
+    [
+        (JOB, {"Job": JOB}),
+        ({"Job": JOB}, {"Job": JOB}),
+        ({"job": JOB, "PreserveCounts": True}, {"Job": JOB, "PreserveCounts": True}),
+    ],
+)
+def test_a_job_file_holds_a_request_or_a_job_alone(file: object, request_: object) -> None:
+    assert registration(json.dumps(file), "web.json", Given()) == {
+        **request_,
+        "Submission": {"Source": json.dumps(file), "Format": "json"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (
+            '{\n "ID": web\n}',
+            "web.json, line 2, column 8: Expecting value; as JSON, a job file holds",
+        ),
+        ("", "web.json, line 1, column 1: Expecting value"),
+        ("[]", "web.json holds a list, not a job"),
+        ('"web"', "web.json holds text, not a job"),
+        ("null", "web.json holds null, not a job"),
+        ('{"Job": 3}', 'web.json: "Job" holds a number; it must be an object'),
+        ('{"Job": true}', 'web.json: "Job" holds a truth value'),
+    ],
+)
+def test_a_file_that_holds_no_job_is_refused_with_the_place(source: str, complaint: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        registration(source, "web.json", Given())
+    assert complaint in str(caught.value)

@@ -1,0 +1,57 @@
+import base64
+from collections.abc import Sequence
+
+import pytest
+
+from daemon.cli.answers import LogFrame
+from daemon.cli.logs import frames, last_lines, position
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "lines"),
+    [
+        (b"a\nb\nc\n", 2, b"b\nc\n"),
+        (b"a\nb\nc", 2, b"b\nc"),
+        (b"a\nb\n", 5, b"a\nb\n"),
+        (b"a\n\n\n", 2, b"\n\n"),
+        (b"10%\r20%\r30%\ndone\n", 2, b"10%\r20%\r30%\ndone\n"),
+        (b"a\nb\n", 0, b""),
+        (b"", 3, b""),
+    ],
+)
+def test_the_last_lines_of_a_text_are_told_by_newlines_alone(
+    text: bytes, count: int, lines: bytes
+) -> None:
+    assert last_lines(text, count) == lines
+
+
+def wire(data: bytes, file: str, offset: int) -> bytes:
+    coded = base64.b64encode(data).decode()
+    return f'{{"Data": "{coded}", "File": "{file}", "Offset": {offset}}}'.encode()
+
+
+STREAM = wire(b"one", "alloc/logs/Ü{.stdout.0", 3) + b"{}" + wire(b"two", "x.stdout.1", 6)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [STREAM],
+        [STREAM[:10], STREAM[10:]],
+        [bytes([byte]) for byte in STREAM],
+        [STREAM.replace(b"}{", b"}\n{")],
+    ],
+    ids=["whole", "cut", "bytes", "lines"],
+)
+def test_frames_are_found_wherever_the_stream_is_cut(pieces: Sequence[bytes]) -> None:
+    found = list(frames(iter(pieces)))
+    assert found == [
+        LogFrame(data=b"one", file="alloc/logs/Ü{.stdout.0", offset=3),
+        LogFrame(data=b"two", file="x.stdout.1", offset=6),
+    ]
+
+
+def test_places_in_a_log_are_ordered_by_file_and_then_by_offset() -> None:
+    places = [("m.stdout.10", 1), ("m.stdout.9", 500), ("m.stdout.9", 20)]
+    ordered = sorted(position(LogFrame(file=file, offset=offset)) for file, offset in places)
+    assert ordered == [(9, 20), (9, 500), (10, 1)]

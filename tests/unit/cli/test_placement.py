@@ -1,0 +1,75 @@
+from typing import Any
+
+import pytest
+
+from daemon.cli.placement import sentences, why
+from storage.records.evaluation import PlacementMetric
+from storage.records.task import Resources
+from tests.samples import evaluation, job
+
+
+def metric(**fields: Any) -> PlacementMetric:
+    given = {"nodes_evaluated": 1, "nodes_in_pool": 1, "nodes_available": {"dc1": 1}, **fields}
+    return PlacementMetric(**given)
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (metric(nodes_in_pool=0, node_pool="gpu"), 'no node that is ready is in pool "gpu"'),
+        (
+            metric(nodes_evaluated=0, nodes_available={"dc2": 0, "dc3": 0}),
+            "no node that is ready is in a datacenter of the job (dc2, dc3)",
+        ),
+        (
+            metric(constraint_filtered={"${meta.zone} = zz": 1}),
+            "the only node does not meet ${meta.zone} = zz",
+        ),
+        (
+            metric(constraint_filtered={"missing drivers": 1}),
+            "the only node lacks a driver of its tasks",
+        ),
+        (
+            metric(
+                dimension_exhausted={"memory": 1},
+                resources_exhausted={"a": Resources(memory_mb=9000), "b": Resources(memory_mb=1)},
+            ),
+            "the only node has less than 9001 MiB of memory left",
+        ),
+        (metric(dimension_exhausted={"disk": 1}), "the only node has too little disk left"),
+        (
+            metric(dimension_exhausted={"network: reserved port collision http=80": 1}),
+            "the only node has a port in use (reserved port collision http=80)",
+        ),
+        (
+            metric(
+                nodes_evaluated=5,
+                constraint_filtered={"${attr.os.name} = plan9": 3},
+                dimension_exhausted={"cpu": 1},
+                quota_exhausted=["small"],
+            ),
+            "3 of 5 nodes do not meet ${attr.os.name} = plan9; "
+            "1 of 5 nodes has too little cpu left; quota small is used up",
+        ),
+        (metric(), "none of 1 node suits"),
+    ],
+)
+def test_what_a_look_at_the_nodes_found_is_one_sentence(
+    found: PlacementMetric, reason: str
+) -> None:
+    assert why(found) == reason
+
+
+def test_each_group_that_is_not_placed_has_a_sentence() -> None:
+    failed = {
+        "web": metric(coalesced_failures=2, dimension_exhausted={"memory": 1}),
+        "api": metric(constraint_filtered={"missing drivers": 1}),
+    }
+    assert sentences(evaluation(job(), failed_tg_allocs=failed)) == [
+        'group "api": 1 allocation not placed, because the only node lacks a driver of its tasks',
+        'group "web": 3 allocations not placed, because the only node has too little memory left',
+    ]
+
+
+def test_an_evaluation_that_placed_everything_has_nothing_to_tell() -> None:
+    assert sentences(evaluation(job())) == []

@@ -1,0 +1,52 @@
+"""The text of a policy, evenly indented; what it means is what it meant."""
+
+import pytest
+
+from daemon.acl.policies import parse
+from daemon.cli.policyformat import formatted
+
+UGLY = """
+
+# rights of the team
+
+
+path "a/*" {
+capabilities=["read",
+"list"]
+      allowed_parameters = {
+"x=y"   = ["}"] # not a brace
+}
+    }
+namespace "default" { policy="read" }
+
+"""
+PRETTY = """\
+# rights of the team
+
+path "a/*" {
+  capabilities = ["read",
+    "list"]
+  allowed_parameters = {
+    "x=y" = ["}"] # not a brace
+  }
+}
+namespace "default" { policy="read" }
+"""
+
+
+def test_a_policy_is_indented_evenly() -> None:
+    assert formatted(UGLY) == PRETTY
+
+
+def test_what_is_formatted_stays_so() -> None:
+    assert formatted(PRETTY) == PRETTY
+
+
+@pytest.mark.parametrize("text", [UGLY, "", 'path "a" { policy = <<X\nread\nX\n}'])
+def test_formatting_changes_no_meaning(text: str) -> None:
+    lenient = text.replace("<<X\nread\nX", '"read"')
+    assert parse(formatted(lenient)) == parse(lenient)
+
+
+def test_what_a_heredoc_holds_stays_where_it_is() -> None:
+    assert formatted("a = <<X\n    b {\nX\nc = 1\n") == "a = <<X\n    b {\nX\nc = 1\n"

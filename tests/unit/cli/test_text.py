@@ -1,0 +1,72 @@
+import pytest
+
+from daemon.cli import text
+from storage.records.base import HOUR, MINUTE, SECOND
+from tests.samples import NOW
+
+DAY = 24 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (0, "0s"),
+        (-SECOND, "0s"),
+        (SECOND - 1, "0s"),
+        (59 * SECOND, "59s"),
+        (MINUTE, "1m"),
+        (61 * SECOND, "1m1s"),
+        (HOUR + 2 * MINUTE + 3 * SECOND, "1h2m"),
+        (HOUR + 3 * SECOND, "1h"),
+        (3 * DAY + 5 * HOUR, "3d5h"),
+    ],
+)
+def test_a_span_is_told_in_its_two_largest_units(length: int, words: str) -> None:
+    assert text.span(length) == words
+
+
+def test_a_moment_is_told_to_the_second() -> None:
+    assert text.moment(NOW + 5) == "2026-11-21T01:40:00Z"
+
+
+@pytest.mark.parametrize(
+    ("wire", "words"),
+    [
+        (None, "N/A"),
+        ("", "N/A"),
+        ("0001-01-01T00:00:00Z", "N/A"),
+        ("2026-11-21T01:40:00.25Z", "2026-11-21T01:40:00Z"),
+    ],
+)
+def test_a_moment_of_the_wire_that_never_was_is_not_available(wire: str, words: str) -> None:
+    assert text.moment_of(wire) == words
+
+
+def test_how_long_ago_something_was_is_told_if_it_was() -> None:
+    assert [text.ago(NOW - MINUTE, NOW), text.ago(0, NOW)] == ["1m ago", "N/A"]
+
+
+def test_columns_begin_below_each_other_and_end_without_blanks() -> None:
+    assert text.columns([["ID", "Status"], ["a-long-one", "running"], ["b", ""]]) == [
+        "ID          Status",
+        "a-long-one  running",
+        "b",
+    ]
+
+
+def test_facts_have_their_equal_signs_below_each_other() -> None:
+    assert text.facts([("ID", "web"), ("Node Pool", "")]) == [
+        "ID        = web",
+        "Node Pool = <none>",
+    ]
+
+
+def test_identifiers_are_shown_whole_only_on_request() -> None:
+    identifier = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
+    assert text.short(identifier) == "6ff3f0a1"
+    assert text.short(identifier, verbose=True) == identifier
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
+def test_a_noun_follows_its_count(count: int, words: str) -> None:
+    assert text.several(count, "node") == words

@@ -1,0 +1,234 @@
+"""What becomes of a deployment, seen from its allocations: by table."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.evals.judgement import TOO_SLOW, UNHEALTHY, Verdict, judge
+from storage.records.allocation import Allocation, DeploymentHealth
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
+from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
+from tests.samples import NOW, group, job
+from tests.unit.scheduler.world import World
+
+DEADLINE = 20 * SECOND
+LATER, EARLIER = rfc3339(NOW + SECOND), rfc3339(NOW - SECOND)
+ENDLESS = ReschedulePolicy(unlimited=True, delay=SECOND)
+NEVER = ReschedulePolicy()
+
+
+def state(**fields: Any) -> DeploymentGroup:
+    return DeploymentGroup(**{"desired_total": 2, "placed_allocs": 2, **fields})
+
+
+def deployment(
+    status: DeploymentStatus = DeploymentStatus.RUNNING, **groups: DeploymentGroup
+) -> Deployment:
+    return Deployment(
+        id="d1",
+        namespace="default",
+        job_id="web",
+        job_version=0,
+        job_modify_index=1,
+        job_spec_modify_index=1,
+        job_create_index=1,
+        task_groups=groups,
+        status=status,
+        status_description="",
+        eval_priority=50,
+        create_index=1,
+        modify_index=1,
+        create_time=NOW,
+        modify_time=NOW,
+    )
+
+
+def placed(*healths: bool | None, group_name: str = "web") -> list[Allocation]:
+    """Return allocations with these healths, known since now."""
+    world = World()
+    world.run(job("web", group(group_name, count=1)))
+    (one,) = world.running()
+    return [
+        msgspec.structs.replace(
+            one,
+            id=f"{group_name}-{number}",
+            health=None
+            if health is None
+            else DeploymentHealth(healthy=health, timestamp=rfc3339(NOW)),
+        )
+        for number, health in enumerate(healths)
+    ]
+
+
+def the_job(policy: ReschedulePolicy | None = None) -> Job:
+    return job("web", group("web", reschedule_policy=policy))
+
+
+def verdict(
+    *healths: bool | None, policy: ReschedulePolicy | None = None, **fields: Any
+) -> Verdict:
+    return judge(deployment(web=state(**fields)), placed(*healths), the_job(policy), NOW)
+
+
+@pytest.mark.parametrize(
+    ("healths", "counts"),
+    [
+        ((), (0, 0)),
+        ((None, None), (0, 0)),
+        ((True, None), (1, 0)),
+        ((True, True), (2, 0)),
+        ((True, False), (1, 1)),
+    ],
+)
+def test_healthy_and_unhealthy_allocations_are_counted(
+    healths: tuple[bool | None, ...], counts: tuple[int, int]
+) -> None:
+    group = verdict(*healths).groups["web"]
+    assert (group.healthy_allocs, group.unhealthy_allocs) == counts
+
+
+@pytest.mark.parametrize(
+    ("healths", "before", "after"),
+    [
+        ((None,), LATER, LATER),  # nothing has come up: the time runs
+        ((True,), LATER, rfc3339(NOW + DEADLINE)),  # each that comes up moves it on
+        ((False,), LATER, LATER),
+        ((True,), rfc3339(NOW + 9 * DEADLINE), rfc3339(NOW + 9 * DEADLINE)),  # never back
+    ],
+)
+def test_what_comes_up_moves_the_deadline_on(
+    healths: tuple[bool | None, ...], before: str, after: str
+) -> None:
+    found = verdict(*healths, progress_deadline=DEADLINE, require_progress_by=before)
+    assert found.groups["web"].require_progress_by == after
+
+
+def test_without_a_progress_deadline_there_is_none() -> None:
+    found = verdict(True)
+    assert (found.groups["web"].require_progress_by, found.deadline) == (ZERO_TIME, None)
+
+
+@pytest.mark.parametrize(
+    ("healths", "fields", "policy", "failure"),
+    [
+        # unhealthy, and nothing will replace it
+        ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, NEVER, UNHEALTHY),
+        ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, None, UNHEALTHY),
+        # a replacement gets its chance until the deadline
+        ((False,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, ENDLESS, ""),
+        ((False,), {"progress_deadline": DEADLINE, "require_progress_by": EARLIER}, ENDLESS, TOO_SLOW),
+        # without a deadline the first unhealthy one is enough
+        ((False,), {}, ENDLESS, UNHEALTHY),
+        # slow
+        ((None,), {"progress_deadline": DEADLINE, "require_progress_by": EARLIER}, ENDLESS, TOO_SLOW),
+        ((None,), {"progress_deadline": DEADLINE, "require_progress_by": LATER}, ENDLESS, ""),
+        # done in time, whatever the clock says now
+        (
+            (True, True),
+            {"progress_deadline": 0, "require_progress_by": EARLIER},
+            ENDLESS,
+            "",
+        ),
+        # canaries that wait for a person are in no hurry
+        (
+            (True,),
+            {"desired_canaries": 1, "progress_deadline": 0, "require_progress_by": EARLIER},
+            ENDLESS,
+            "",
+        ),
+    ],
+)  # fmt: skip
+def test_a_deployment_fails_for_what_is_unhealthy_or_too_slow(
+    healths: tuple[bool | None, ...],
+    fields: dict[str, Any],
+    policy: ReschedulePolicy | None,
+    failure: str,
+) -> None:
+    assert verdict(*healths, policy=policy, **fields).failure == failure
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [(DeploymentStatus.RUNNING, TOO_SLOW), (DeploymentStatus.PAUSED, "")],
+)
+def test_a_paused_deployment_is_never_too_slow(status: DeploymentStatus, failure: str) -> None:
+    slow = state(progress_deadline=DEADLINE, require_progress_by=EARLIER)
+    found = judge(deployment(status, web=slow), placed(None), the_job(), NOW)
+    assert found.failure == failure
+
+
+@pytest.mark.parametrize(
+    ("healths", "fields", "promoted"),
+    [
+        ((True,), {"auto_promote": True, "desired_canaries": 1}, True),
+        ((None,), {"auto_promote": True, "desired_canaries": 1}, False),
+        ((True,), {"auto_promote": True, "desired_canaries": 2}, False),
+        ((True,), {"auto_promote": False, "desired_canaries": 1}, False),
+        ((True,), {"auto_promote": True, "desired_canaries": 0}, False),
+    ],
+)
+def test_canaries_are_promoted_when_all_of_them_are_healthy_and_that_is_wished(
+    healths: tuple[bool | None, ...], fields: dict[str, Any], promoted: bool
+) -> None:
+    assert verdict(*healths, **fields).groups["web"].promoted is promoted
+
+
+@pytest.mark.parametrize(("other", "promoted"), [((True,), True), ((None,), False)])
+def test_groups_are_promoted_together(other: tuple[bool | None, ...], promoted: bool) -> None:
+    canary = state(auto_promote=True, desired_canaries=1)
+    found = judge(
+        deployment(web=canary, db=canary, plain=state()),
+        [*placed(True), *placed(*other, group_name="db")],
+        the_job(),
+        NOW,
+    )
+    assert [found.groups[name].promoted for name in ("web", "db", "plain")] == [
+        promoted,
+        promoted,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failing", "reverts"),
+    [("careful", True), ("bold", False)],
+)
+def test_only_the_group_that_fails_says_whether_to_go_back(failing: str, reverts: bool) -> None:
+    found = judge(
+        deployment(careful=state(auto_revert=True), bold=state()),
+        placed(False, group_name=failing),
+        the_job(),
+        NOW,
+    )
+    assert (found.failure, found.reverts) == (UNHEALTHY, reverts)
+
+
+def test_the_next_look_is_at_the_earliest_deadline_of_what_is_not_done() -> None:
+    def due(seconds: int, **fields: Any) -> DeploymentGroup:
+        by = rfc3339(NOW + seconds * SECOND)
+        return state(progress_deadline=0, require_progress_by=by, **fields)
+
+    found = judge(
+        deployment(web=due(30), db=due(10), done=due(5, desired_total=0)), [], the_job(), NOW
+    )
+    assert found.deadline == nanoseconds(rfc3339(NOW + 10 * SECOND))
+
+
+@pytest.mark.parametrize(
+    ("healths", "fields", "calls"),
+    [
+        ((True, True), {}, True),  # to finish
+        ((True,), {"placed_allocs": 1}, True),  # to place the next
+        ((True,), {}, False),  # all are placed: wait
+        ((True,), {"desired_canaries": 1}, True),  # waits for a promotion
+        ((False,), {}, True),  # failed
+    ],
+)
+def test_the_scheduler_is_called_when_there_is_something_to_do(
+    healths: tuple[bool | None, ...], fields: dict[str, Any], calls: bool
+) -> None:
+    assert verdict(*healths, **fields).calls_scheduler is calls

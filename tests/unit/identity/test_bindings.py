@@ -1,0 +1,273 @@
+"""What a role asks of claims and requests."""
+
+import pytest
+
+from daemon.identity.bindings import of_bounds, of_claims, of_request, speaks_of
+from daemon.identity.jwt import Claims
+from daemon.identity.request import LoginRequest
+from daemon.identity.resources import parse
+from storage.records.base import SECOND
+from storage.records.identity import LoginRole
+
+NOW = 1_000_000 * SECOND
+BASE = "/subscriptions/sub/resourcegroups/rg-one/providers/Microsoft.Compute"
+MACHINE = f"{BASE}/virtualMachines/vm-sys"
+INSTANCE = f"{BASE}/virtualMachines/ss-flex_1a2b3c4d"
+SET = f"{BASE}/virtualMachineScaleSets/ss-uni"
+SITE = "/subscriptions/sub/resourceGroups/rg-one/providers/Microsoft.Web/sites/app-one"
+IDENTITY = (
+    "/subscriptions/sub/resourcegroups/rg-one/providers/Microsoft.ManagedIdentity/"
+    "userAssignedIdentities/id-one"
+)
+
+
+def refusal(role: LoginRole, claims: Claims, leeway: int = 0) -> str:
+    return next((one.refusal for one in of_claims(role, claims, NOW, leeway) if one.refusal), "")
+
+
+def bound(**bounds: list[str]) -> LoginRole:
+    return LoginRole(**bounds)
+
+
+@pytest.mark.parametrize(
+    ("role", "claims"),
+    [
+        (bound(bound_service_principal_ids=["A"]), Claims(oid="a")),
+        (bound(bound_service_principal_ids=["*"], bound_group_ids=["g"]), Claims(groups=["G"])),
+        (bound(bound_group_ids=["*"], bound_service_principal_ids=["a"]), Claims(oid="a")),
+        (bound(bound_service_principal_ids=["*"]), Claims(oid="anyone")),
+        (bound(bound_group_ids=["x", "g"]), Claims(groups=["y", "g", ""])),
+        (bound(bound_service_principal_ids=["a"]), Claims(oid="a", nbf=1_000_000)),
+    ],
+)
+def test_claims_that_fit_are_accepted(role: LoginRole, claims: Claims) -> None:
+    assert refusal(role, claims) == ""
+
+
+@pytest.mark.parametrize(
+    ("role", "claims", "text"),
+    [
+        (
+            bound(bound_service_principal_ids=["a"]),
+            Claims(oid="b"),
+            "service principal not authorized: b",
+        ),
+        (bound(bound_service_principal_ids=["a"]), Claims(), "service principal not authorized: "),
+        (bound(bound_group_ids=["g"]), Claims(), "groups not authorized: []"),
+        (
+            bound(bound_group_ids=["*", "x"]),
+            Claims(groups=["a", "b", ""]),
+            "groups not authorized: [a b ]",
+        ),
+        (
+            bound(bound_subscription_ids=["s"]),
+            Claims(oid="a"),
+            "expected specific bound_group_ids or bound_service_principal_ids; both cannot be "
+            "empty or '*'",
+        ),
+        (
+            bound(bound_group_ids=["*"], bound_service_principal_ids=["*"]),
+            Claims(oid="a"),
+            "expected specific bound_group_ids or bound_service_principal_ids; both cannot be "
+            "empty or '*'",
+        ),
+        (
+            bound(bound_service_principal_ids=["a"]),
+            Claims(oid="a", nbf=1_000_001),
+            "token is not yet valid (Token Not Before: 1970-01-12 13:46:41 +0000 UTC)",
+        ),
+    ],
+)
+def test_claims_that_do_not_fit_are_refused(role: LoginRole, claims: Claims, text: str) -> None:
+    assert refusal(role, claims) == text
+
+
+def test_a_clock_that_is_behind_may_be_granted_some_seconds() -> None:
+    role = bound(bound_service_principal_ids=["a"])
+    assert refusal(role, Claims(oid="a", nbf=1_000_030), leeway=30) == ""
+
+
+def test_each_rule_says_what_it_looked_at() -> None:
+    role = bound(bound_service_principal_ids=["a"], bound_group_ids=["g"])
+    claims = Claims(oid="a", groups=["x"], hasgroups=True)
+    looked = [(one.rule, one.looked_at, one.seen) for one in of_claims(role, claims, NOW, 0)]
+    assert looked[2:] == [
+        ("bound_service_principal_ids", "oid", "a"),
+        ("bound_group_ids", "groups", "[x] (too many for the token: it says where to ask)"),
+    ]
+
+
+# ---- the request ---------------------------------------------------------------------------------
+
+
+def asked(**fields: str) -> LoginRequest:
+    return LoginRequest(
+        **{"subscription_id": "sub", "resource_group_name": "rg-one", **fields},
+    )
+
+
+def disagreement(request: LoginRequest, claims: Claims, role: LoginRole | None = None) -> str:
+    """Return the first refusal of a request whose resource is in westeurope."""
+    role = role or LoginRole()
+    verdicts = [*of_request(role, claims, request), *of_bounds(role, request, "westeurope")]
+    return next((one.refusal for one in verdicts if one.refusal), "")
+
+
+@pytest.mark.parametrize(
+    ("request_", "claims"),
+    [
+        (asked(vm_name="VM-sys"), Claims(xms_mirid=MACHINE)),
+        (asked(vm_name="vm-sys", resource_group_name="RG-ONE"), Claims(xms_mirid=MACHINE)),
+        (asked(vm_name="vm-sys"), Claims(xms_mirid=IDENTITY, xms_az_rid=MACHINE)),
+        (asked(vmss_name="ss-uni"), Claims(xms_mirid=SET)),
+        (asked(vmss_name="ss-flex"), Claims(xms_mirid=IDENTITY, xms_az_rid=INSTANCE)),
+        (asked(vmss_name="ss-uni", vm_name="ignored"), Claims(xms_mirid=SET)),
+        (asked(resource_id=SITE), Claims()),
+        (asked(resource_id=SITE.lower()), Claims()),
+    ],
+)
+def test_a_request_that_agrees_with_the_claims_is_accepted(
+    request_: LoginRequest, claims: Claims
+) -> None:
+    assert disagreement(request_, claims) == ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "claims", "text"),
+    [
+        (
+            asked(subscription_id=""),
+            Claims(),
+            "subscription_id and resource_group_name are required",
+        ),
+        (
+            asked(vm_name="vm"),
+            Claims(xms_mirid=MACHINE),
+            "xms_mirid token claim does not match vm_name vm",
+        ),
+        (
+            asked(vm_name="vm-sys", resource_group_name="rg-two"),
+            Claims(xms_mirid=MACHINE),
+            "xms_mirid token claim does not match resource_group_name rg-two",
+        ),
+        (
+            asked(vm_name="vm-sys", subscription_id="other"),
+            Claims(xms_mirid=MACHINE),
+            "xms_mirid token claim does not match subscription_id other",
+        ),
+        (
+            asked(vm_name="vm-sys"),
+            Claims(),
+            "xms_az_rid and xms_mirid claims are missing from token",
+        ),
+        (
+            asked(vm_name="id-one"),
+            Claims(xms_mirid=IDENTITY),
+            "xms_mirid token claim does not match vm_name id-one",
+        ),
+        (
+            asked(vmss_name="vm-sys"),
+            Claims(xms_mirid=MACHINE),
+            "failed to verify flexible vmss claim: xms_mirid token claim does not match vmss_name "
+            "vm-sys\nfailed to verify uniform vmss claim: xms_mirid token claim does not match "
+            "vmss_name vm-sys",
+        ),
+        (
+            asked(vmss_name="ss"),
+            Claims(xms_az_rid=f"{BASE}/virtualMachines/ss_a_1a2b"),
+            "failed to verify flexible vmss claim: xms_az_rid token claim does not match vmss_name "
+            "ss\nfailed to verify uniform vmss claim: xms_az_rid token claim does not match "
+            "vmss_name ss",
+        ),
+        (asked(), Claims(appid="x"), "provided resource_id does not match resource_group_name"),
+        (
+            asked(),
+            Claims(),
+            "one of vm_name, vmss_name, resource_id, or an appid JWT claim must be provided",
+        ),
+        (
+            asked(resource_id=f"{SITE}?x=1"),
+            Claims(appid="x"),
+            "provided resource_id does not match resource_group_name",
+        ),
+        (
+            asked(resource_id=SITE, resource_group_name="rg-o"),
+            Claims(),
+            "provided resource_id does not match resource_group_name",
+        ),
+        (
+            asked(resource_id=SITE, subscription_id="su"),
+            Claims(),
+            "provided resource_id does not match subscription_id",
+        ),
+    ],
+)
+def test_a_request_that_disagrees_with_the_claims_is_refused(
+    request_: LoginRequest, claims: Claims, text: str
+) -> None:
+    assert disagreement(request_, claims) == text
+
+
+@pytest.mark.parametrize(
+    ("role", "request_", "claims", "text"),
+    [
+        (
+            bound(bound_subscription_ids=["other"]),
+            asked(vm_name="vm-sys"),
+            Claims(xms_mirid=MACHINE),
+            "subscription not authorized",
+        ),
+        (  # what the request names must agree with the claims before it counts
+            bound(bound_subscription_ids=["sub"], bound_resource_groups=["rg-one"]),
+            asked(vm_name="vm-two", resource_group_name="rg-two"),
+            Claims(xms_mirid=MACHINE),
+            "xms_mirid token claim does not match vm_name vm-two",
+        ),
+        (
+            bound(bound_resource_groups=["rg"]),
+            asked(vm_name="vm-sys"),
+            Claims(xms_mirid=MACHINE),
+            "resource group not authorized",
+        ),
+        (
+            bound(bound_scale_sets=["other"]),
+            asked(vmss_name="ss-uni"),
+            Claims(xms_mirid=SET),
+            "scale set not authorized",
+        ),
+        (
+            bound(bound_scale_sets=["ss-uni"]),
+            asked(vm_name="vm-sys"),
+            Claims(xms_mirid=MACHINE),
+            "bound scale set defined but this vm isn't in a scale set",
+        ),
+        (
+            bound(bound_scale_sets=["ss-uni"]),
+            asked(resource_id=SITE),
+            Claims(),
+            "scale set requires the vmss_name field to be set",
+        ),
+    ],
+)
+def test_a_request_outside_the_bounds_of_the_role_is_refused(
+    role: LoginRole, request_: LoginRequest, claims: Claims, text: str
+) -> None:
+    assert disagreement(request_, claims, role) == text
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [("WestEurope", ""), ("eastus", "location not authorized"), ("", "location is empty")],
+)
+def test_a_location_is_compared_without_case(location: str, text: str) -> None:
+    role = bound(bound_locations=["westeurope"])
+    found = list(of_bounds(role, asked(), location))
+    assert [one.refusal for one in found] == [text]
+
+
+def test_a_token_speaks_of_the_resource_that_one_of_its_claims_names() -> None:
+    site = parse(SITE)
+    assert site is not None
+    assert speaks_of(Claims(xms_mirid=IDENTITY, xms_az_rid=SITE.upper()), site)
+    assert not speaks_of(Claims(xms_mirid=IDENTITY), site)
+    assert not speaks_of(Claims(), site)

@@ -1,0 +1,214 @@
+"""Which tokens are believed, and what is said about the others."""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from daemon.identity.jwt import (
+    MAX_LENGTH,
+    UnknownKey,
+    check_standard,
+    claims_of,
+    take_apart,
+    verify_signature,
+)
+from storage.errors import Refused
+from storage.records.base import SECOND
+from tests.unit.identity.tokens import (
+    AUDIENCE,
+    ISSUER,
+    KEY,
+    NOW,
+    claims,
+    encoded,
+    new_key,
+    public,
+    signed,
+)
+
+KEYS = [public(KEY)]
+
+
+def accept(text: str, leeway: int = 0) -> None:
+    """Return if a token is good in every respect."""
+    token = take_apart(text)
+    verify_signature(token, KEYS)
+    check_standard(token, issuer=ISSUER, audience=AUDIENCE, now=NOW, leeway=leeway)
+    claims_of(token)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        claims(),
+        claims(nbf=None),
+        claims(aud=["other", AUDIENCE]),
+        claims(exp=4102444800.5),
+        claims(iat=9999999999, tid="another"),
+        claims(nbf=NOW // SECOND + 299),
+    ],
+)
+def test_a_good_token_is_accepted(payload: dict[str, Any]) -> None:
+    accept(signed(payload))
+
+
+def test_spaces_around_a_token_do_not_matter() -> None:
+    accept(f" {signed(claims())}\n")
+
+
+def test_without_a_key_id_every_key_is_tried() -> None:
+    token = take_apart(signed(claims(), header={"kid": ""}))
+    verify_signature(token, [public(new_key(), "other"), *KEYS])
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        (
+            claims(iss="https://evil.example/"),
+            "oidc: id token issued by a different provider, "
+            f'expected "{ISSUER}" got "https://evil.example/"',
+        ),
+        (claims(aud="b"), f'oidc: expected audience "{AUDIENCE}" got ["b"]'),
+        (claims(aud=["b", "c"]), f'oidc: expected audience "{AUDIENCE}" got ["b" "c"]'),
+        (claims(aud=None), f'oidc: expected audience "{AUDIENCE}" got []'),
+        (
+            claims(exp=None),
+            "oidc: token is expired (Token Expiry: 0001-01-01 00:00:00 +0000 UTC)",
+        ),
+        (
+            claims(exp=NOW // SECOND),
+            "oidc: token is expired (Token Expiry: 2026-11-18 11:06:40 +0000 UTC)",
+        ),
+        (claims(exp=-1), "oidc: token is expired (Token Expiry: -1 s after 1970)"),
+        (
+            claims(nbf=NOW // SECOND + 301),
+            "oidc: current time 2026-11-18 11:06:40 +0000 UTC before the nbf (not before) time: "
+            "2026-11-18 11:11:41 +0000 UTC",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_token_is_said(payload: dict[str, Any], text: str) -> None:
+    with pytest.raises(Refused) as raised:
+        accept(signed(payload))
+    assert str(raised.value) == text
+
+
+def test_leeway_is_granted_to_both_ends() -> None:
+    accept(signed(claims(exp=NOW // SECOND - 20, nbf=NOW // SECOND + 320)), leeway=30)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        claims(exp="soon"),
+        claims(nbf="now"),
+        claims(nbf=True),
+        claims(aud=[1]),
+        claims(iss=5),
+        claims(oid=5),
+        claims(groups="one"),
+        claims(groups=[1]),
+        claims(xms_mirid=["a"]),
+        b"[]",
+        b'"text"',
+        b"{",
+        b"\xff",
+        b'{"exp": 1e400}',
+        b'{"a":' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    ],
+)
+def test_claims_of_wrong_types_are_refused(payload: dict[str, Any] | bytes) -> None:
+    with pytest.raises(Refused):
+        accept(signed(payload))
+
+
+@pytest.mark.parametrize(
+    ("text", "refusal"),
+    [
+        ("garbage", "compact JWS format must have three parts"),
+        ("a.b", "compact JWS format must have three parts"),
+        ("a.b.c.d", "compact JWS format must have three parts"),
+        ("a.b.c", "a part of it was cut"),
+        ("é.b.c", "a part is not base64url"),
+        (f"{encoded(b'{}')}.e30.e30", 'unexpected signature algorithm ""; expected ["RS256"]'),
+        (f"{encoded(b'[]')}.e30.e30", "its header cannot be read"),
+        (f"{encoded(b'nonsense')}.e30.e30", "its header cannot be read"),
+        ("a" * (MAX_LENGTH + 1), "longer than"),
+    ],
+)
+def test_what_is_no_token_is_refused(text: str, refusal: str) -> None:
+    with pytest.raises(Refused) as raised:
+        take_apart(text)
+    assert str(raised.value).startswith("oidc: malformed jwt: ")
+    assert refusal in str(raised.value)
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "PS256", "ES256", "RS384", "rs256"])
+def test_no_other_algorithm_is_accepted(algorithm: str) -> None:
+    with pytest.raises(Refused) as raised:
+        take_apart(signed(claims(), header={"alg": algorithm}))
+    assert str(raised.value) == (
+        f'oidc: malformed jwt: unexpected signature algorithm "{algorithm}"; expected ["RS256"]'
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        signed(claims(), new_key()),
+        signed(claims(), header={"kid": "two"}),
+        signed(claims(), header={"crit": ["exp"]}),
+        signed(claims(), header={"crit": []}),
+        signed(claims())[:-8],
+    ],
+)
+def test_a_token_that_no_known_key_signed_is_refused(text: str) -> None:
+    with pytest.raises(UnknownKey) as raised:
+        verify_signature(take_apart(text), KEYS)
+    assert str(raised.value) == ("failed to verify signature: failed to verify id token signature")
+
+
+def test_a_key_that_is_too_small_or_broken_signs_nothing() -> None:
+    small = new_key(1024)
+    broken = [public(small), public(KEY).__class__(kid="one", n="AQ", e="AA")]
+    with pytest.raises(UnknownKey):
+        verify_signature(take_apart(signed(claims(), small)), broken)
+
+
+def test_every_other_spelling_of_a_signature_is_refused() -> None:
+    good = signed(claims())
+    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    accepted = [char for char in last if _is_accepted(good[:-1] + char)]
+    assert accepted == [good[-1]]
+
+
+def test_no_changed_token_is_accepted() -> None:
+    good = signed(claims())
+    chance = random.Random(7)  # noqa: S311  # the same changes each time
+    changed = {_changed(good, chance) for _ in range(2000)} - {good}
+    assert [text for text in changed if _is_accepted(text)] == []
+
+
+def _is_accepted(text: str) -> bool:
+    try:
+        accept(text)
+    except Refused:
+        return False
+    return True
+
+
+def _changed(text: str, chance: random.Random) -> str:
+    at = chance.randrange(len(text))
+    kind = chance.randrange(4)
+    if kind == 0:
+        return text[:at] + chr(chance.randrange(33, 127)) + text[at + 1 :]
+    if kind == 1:
+        return text[:at] + text[at + 1 :]
+    if kind == 2:
+        return text[:at] + chr(chance.randrange(0x20, 0x3000)) + text[at:]
+    head, _, signature = text.split(".")
+    other = json.dumps({**claims(), "oid": str(chance.random())}).encode()
+    return f"{head}.{encoded(other)}.{signature}"

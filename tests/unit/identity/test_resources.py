@@ -1,0 +1,66 @@
+"""Names of resources, taken apart."""
+
+import pytest
+
+from daemon.identity.resources import contains, parse, path
+
+SITE = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Web/sites/one"
+
+
+def test_an_identifier_has_parts() -> None:
+    found = parse(SITE)
+    assert found is not None
+    assert (found.subscription, found.group) == ("s", "g")
+    assert (found.type, found.namespace, found.name) == (
+        "Microsoft.Web/sites",
+        "Microsoft.Web",
+        "one",
+    )
+    assert found.path == SITE
+
+
+def test_a_resource_may_be_within_another() -> None:
+    found = parse(f"{SITE}/slots/two/")
+    assert found is not None
+    assert (found.type, found.names) == ("Microsoft.Web/sites/slots", ("one", "two"))
+    assert found.path == f"{SITE}/slots/two"
+
+
+@pytest.mark.parametrize("text", [SITE.upper(), SITE.lower(), f"{SITE}/"])
+def test_case_makes_no_difference(text: str) -> None:
+    one, other = parse(SITE), parse(text)
+    assert one is not None
+    assert other is not None
+    assert one.is_same(other)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "rubbish",
+        f"{SITE}?x=1",
+        f"{SITE}#x",
+        f"x{SITE}",
+        f"{SITE}/slots",
+        f"{SITE}/../two",
+        "/subscriptions/s/resourceGroups/g/providers/Microsoft.Web/sites/../../../rg-two/x/y",
+        "/subscriptions/../resourceGroups/g/providers/Microsoft.Web/sites/one",
+        "/subscriptions/s/resourceGroups/g",
+        "/subscriptions//resourceGroups/g/providers/Microsoft.Web/sites/one",
+        f"{SITE}\n",
+    ],
+)
+def test_what_cannot_be_taken_apart_is_no_identifier(text: str | None) -> None:
+    assert parse(text) is None
+
+
+def test_nothing_reaches_an_address_unquoted() -> None:
+    assert path("a/b", "c?d", "e%2f", "ü") == "/a%2Fb/c%3Fd/e%252f/%C3%BC"
+
+
+def test_names_are_compared_without_case() -> None:
+    assert contains(["RG-One"], "rg-one")
+    assert not contains(["rg-one"], "rg-o")
+    assert not contains(None, "")

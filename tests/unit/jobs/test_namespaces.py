@@ -1,0 +1,72 @@
+"""What a namespace lets its jobs use, and the hash by which clients see that it has changed."""
+
+import pytest
+
+from daemon.jobs.namespaces import forbidden, hash_of
+from storage.records.namespace import Namespace, NamespaceCapabilities
+from storage.records.task import Network
+from tests.samples import group, job, task
+
+
+def limited(**limits: list[str]) -> Namespace:
+    return Namespace(name="ops", capabilities=NamespaceCapabilities(**limits))
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        Namespace(name="ops"),
+        limited(),
+        limited(enabled_task_drivers=["raw_exec", "exec"]),
+        limited(disabled_task_drivers=["docker"]),
+    ],
+)
+def test_what_is_not_limited_is_allowed(namespace: Namespace) -> None:
+    assert forbidden(job(), namespace) == []
+
+
+@pytest.mark.parametrize(
+    "namespace",
+    [
+        limited(enabled_task_drivers=["exec"]),
+        limited(disabled_task_drivers=["raw_exec"]),
+        limited(enabled_task_drivers=["raw_exec"], disabled_task_drivers=["raw_exec"]),
+    ],
+)
+def test_a_driver_that_is_not_allowed_is_named(namespace: Namespace) -> None:
+    expected = 'used task driver "raw_exec" is not allowed in namespace "ops"'
+    assert forbidden(job(), namespace) == [expected]
+
+
+def test_several_drivers_that_are_not_allowed_are_all_named() -> None:
+    both = job("a", group("g", task("one"), task("two", driver="mock_driver")))
+    assert forbidden(both, limited(enabled_task_drivers=["exec"])) == [
+        'used task drivers ["raw_exec" "mock_driver"] are not allowed in namespace "ops"'
+    ]
+
+
+def test_a_network_mode_that_is_not_allowed_is_named() -> None:
+    plain = job("a", group("g", networks=[Network()]))
+    assert forbidden(plain, limited(enabled_network_modes=["bridge"])) == [
+        'used group network mode "host" is not allowed in namespace "ops"'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [
+        (Namespace(name="g-ns2"), "6deKFOaYG50JgK/gmGJ1BwnGQdDxLHvHi/B3c4OhJl4="),
+        (
+            Namespace(name="g-ns", description="golden"),
+            "6ySKWiEO2f9OOI2Viw1mXGoCqvEfEeRMLOb/seliQDA=",
+        ),
+    ],
+)
+def test_the_hash_is_the_one_that_clients_know(namespace: Namespace, expected: str) -> None:
+    assert hash_of(namespace) == expected
+
+
+def test_the_hash_does_not_depend_on_the_order_of_meta() -> None:
+    one, other = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
+    assert hash_of(Namespace(name="n", meta=one)) == hash_of(Namespace(name="n", meta=other))
+    assert hash_of(Namespace(name="n", meta=one)) != hash_of(Namespace(name="n"))

@@ -1,0 +1,1 @@
+"""The language of jobs, by tables of cases and by the peer's recorded answers."""

@@ -1,0 +1,46 @@
+"""Job files for tests, and what becomes of them."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.jobspec.hcl.scope import Outside
+from daemon.jobspec.hcl.source import Faulty
+from daemon.jobspec.parse import FILE_NAME, JobFile, parse_job
+from storage.records.codec import Document
+
+OUTSIDE = Outside(random=bytes)  # as many zeros
+
+
+def job(config: str, *, before: str = "") -> str:
+    """Return a job file whose only task has this configuration."""
+    return (
+        f'{before}\njob "x" {{\n  group "g" {{\n    task "t" {{\n      driver = "d"\n'
+        f"      config {{\n{config}\n      }}\n    }}\n  }}\n}}\n"
+    )
+
+
+def parse(
+    text: str,
+    *,
+    variables: str = "",
+    flags: Mapping[str, str] | None = None,
+    is_v1: bool = False,
+) -> Document:
+    """Return the job of a file."""
+    files = ((FILE_NAME, variables),) if variables else ()
+    file = JobFile(text=text, variable_files=files, flags=flags or {}, is_v1=is_v1)
+    return parse_job(file, OUTSIDE)
+
+
+def value(expression: str, *, before: str = "") -> object:
+    """Return the value of an expression."""
+    config = parse(job(f"r = {expression}", before=before))["TaskGroups"][0]["Tasks"][0]["Config"]
+    return config.get("r")
+
+
+def refused(text: str, **given: Mapping[str, str]) -> str:
+    """Return what is said of a file that is wrong."""
+    with pytest.raises(Faulty) as caught:
+        parse(text, **given)  # type: ignore[arg-type]
+    return str(caught.value)

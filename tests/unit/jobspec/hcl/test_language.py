@@ -1,0 +1,186 @@
+"""The language beyond the corpus: values of expressions, and how texts are read."""
+
+import pytest
+
+from tests.unit.jobspec.hcl.build import job, parse, refused, value
+
+LOCALS = """
+locals {
+  l = ["a", "b", "c"]
+  o = { a = { b = [1, { c = "deep" }] }, z = null }
+  k = "b"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        # operators: rank, conversion, both sides
+        ("1 + 2 * 3 - 4 / 2", 5),
+        ("10 - 2 - 3", 5),
+        ("2 * 3 % 4", 2),
+        ("1 < 2 == true", True),
+        ("!false && !(true && false)", True),
+        ("-(1 + 2)", -3),
+        ("- -1", 1),
+        ("1 + 1 == 2 && 2 + 2 == 4 || false", True),
+        ('"5" * "4"', 20),
+        ('1 == 1 ? "y" : "n"', "y"),
+        ("true ? false ? 1 : 2 : 3", 2),
+        ("false ? 1 : true ? 2 : 3", 2),
+        ("true ? 1 : local.l[99]", 1),
+        ("false ? [1] : []", []),
+        ('true ? [1, "a"] : [2, 3]', [1, "a"]),
+        ("true ? { a = 1 } : { b = 2 }", {"a": 1}),
+        ("true ? null : [1]", None),
+        ("[1, 2] == [1, 2] && { a = 1 } != { a = 2 }", True),
+        # steps
+        ("local.o.a.b[1].c", "deep"),
+        ('local.o["a"]["b"].1.c', "deep"),
+        ("local.o.a.b.0", 1),
+        ("[[1, 2], [3]].0.1", 2),
+        ("[[1, 2], [3]][1][0]", 3),
+        ('{ a = 1 }["a"]', 1),
+        ("(local.o).a.b[0]", 1),
+        ('{ for k, v in local.o : k => v != null }["a"]', True),
+        ("local.l[length(local.l) - 1]", "c"),
+        ("local.l[*]", ["a", "b", "c"]),
+        ("local.l.*", ["a", "b", "c"]),
+        ("local.o[*].a.b[0]", [1]),
+        ("[{ a = [1, 2] }, { a = [3] }][*].a[*]", [[1, 2], [3]]),
+        ("[{ a = [{ b = 1 }] }].*.a", [[{"b": 1}]]),
+        ("local.o.z[*]", []),
+        # for
+        ('{ for i, x in local.l : x => i if x != "b" }', {"a": 0, "c": 2}),
+        ("[for x in [3, 1, 2] : x * 2 if x > 1]", [6, 4]),
+        ("[for x in [[1, 2], [3]] : [for y in x : y + 1]]", [[2, 3], [4]]),
+        ('{ for x in convert(["b", "a"], set(string)) : x => upper(x) }', {"a": "A", "b": "B"}),
+        ('[for k, v in convert(["b", "a"], set(string)) : k]', ["a", "b"]),
+        ("{for\n k\n in\n local.l\n :\n k\n =>\n 1}", {"a": 1, "b": 1, "c": 1}),
+        ("[for local in [1] : local]", [1]),
+        # templates
+        ('"${"a"}${"b"}"', "ab"),
+        ('"a${1}${true}"', "a1true"),
+        ('"%{if true}yes%{else}no%{endif}!"', "yes!"),
+        ('"%{ for k, v in { b = 1, a = 2 } }${k}${v}%{ endfor }"', "a2b1"),
+        ('"%{ if false }x%{ endif }"', ""),
+        ('"${local.o.a}"', {"b": [1, {"c": "deep"}]}),
+        ('"$${a}%%{b}$$$c"', "${a}%{b}$$$c"),
+        ('"${"}"}"', "}"),
+        ('"${{ a = 1 }.a}"', 1),
+        ('"\\u00e9\\U0001f600\\t"', "é😀\t"),
+        ('"e\\u0301"', "é"),
+        # left for the time when a task runs
+        ("node.x", "${node.x}"),
+        ('"${ node.x }"', "${ node.x }"),
+        ('"a-${attr.kernel.name}-${ NOMAD_X }"', "a-${attr.kernel.name}-${ NOMAD_X }"),
+        ('env["HOME"]', '${env["HOME"]}'),
+        ('upper("${node.x}")', "${NODE.X}"),
+        ('[each.key, "${path.x}"]', ["${each.key}", "${path.x}"]),
+        # objects
+        ("merge({ a = 1\n b : 2, c = 3,\n}, {})", {"a": 1, "b": 2, "c": 3}),
+        (
+            'merge({ (local.k) = 1, "${local.k}x" = 2, "y z" = 3, a-b = 4 }, {})',
+            {"b": 1, "bx": 2, "y z": 3, "a-b": 4},
+        ),
+        ("merge({ for = 1 }, {})", {"for": 1}),
+        ("merge({ if = 1, in = 2 }, {})", {"if": 1, "in": 2}),
+        # comments and newlines within
+        ("[ # one\n 1, /* two */\n 2 // three\n]", [1, 2]),
+        ("(\n1\n+\n2\n)", 3),
+        ("max(\n1,\n2,\n)", 2),
+    ],
+)
+def test_an_expression_has_a_value(expression: str, result: object) -> None:
+    assert value(expression, before=LOCALS) == result
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('job "x" {\n  name = <<EOT\n a\n  EOT\n}', " a\n"),
+        ('job "x" {\n  name = <<-EOT\n    a\n\n      b\n   \n  EOT\n}', "a\n\n  b\n\n"),
+        ('job "x" {\n  name = <<EOT\nEOT\n}', ""),
+        ('job "x" {\n  name = <<EOT\nEOTX\n EOT \n}', "EOTX\n"),
+        ('job "x" {\n  name = <<ä\na\nä\n}', "a\n"),
+        ('job "x" {\n  name = <<EOT\n${"${<<IN\nx\nIN\n}"}EOT\nEOT\n}', "x\nEOT\n"),
+        ('job "x" {\n  name = <<EOT\n%{ if true ~}\n  a\n%{ endif ~}\nb\nEOT\n}', "  a\nb\n"),
+        ('job "x" {\n  name = <<-EOT\n    ${"a"}\n      ${"b"}\n    EOT\n}', "a\n  b\n"),
+        ('job "x" {\n  name = <<EOT\n\\n$${x}\nEOT\n}', "\\n${x}\n"),
+        ('job "x" {\r\n  name = <<EOT\r\na\r\nEOT\r\n}\r\n', "a\r\n"),
+    ],
+)
+def test_a_heredoc_is_text(text: str, name: str) -> None:
+    assert parse(text)["Name"] == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'job "x" { name = "y" }',
+        'job x { name = "y" }',
+        '\ufeffjob "x" {\n  name = "y"\n}',
+        'job "x" { # comment\n  name = "y" # comment\n  // comment\n  /* comment\n  */\n}',
+        'job "x" {\n\n\n  name = "y"\n\n}\n\n# end',
+        'job /* a */ "x" /* b */ {\n name /* c */ = /* d */ "y" /* e */\n}',
+        '{"job": {"x": {"name": "y", "//": "comment"}}}',
+        '  {"job": [{"x": [{"name": "${upper(\\"y\\") == \\"Y\\" ? \\"y\\" : 1}"}]}]}',
+        '{"variable": {"n": {"type": "string", "default": "y"}}, "job": {"x": {"name": "${var.n}"}}}',
+        '{"locals": {"n": "y"}, "job": {"x": {"name": "${local.n}"}}}',
+    ],
+)
+def test_a_job_file_may_be_written_in_many_ways(text: str) -> None:
+    found = parse(text)
+    assert (found["ID"], found["Name"]) == ("x", "y")
+
+
+def test_a_job_file_in_json_has_the_blocks_of_its_tables() -> None:
+    found = parse(
+        """{"job": {"x": {
+          "meta": {"a": "1"},
+          "constraint": [{"attribute": "a"}, {"attribute": "b", "value": "\\u00e9"}],
+          "dynamic": {"group": {"for_each": ["p", "q"], "iterator": "it", "labels": ["g-${it.value}"],
+            "content": {"count": "${it.key}", "task": {"t": {"driver": "d", "config": {
+              "a": ["${1 + 1}", "${node.x}"], "b": {"c": "%{ if true }x%{ endif }"}}}}}}},
+          "group": {"last": {"network": {"port": {"http": {"static": 80}, "any": {}}}}}
+        }}}"""
+    )
+    assert found["Meta"] == {"a": "1"}
+    assert [one["RTarget"] for one in found["Constraints"]] == ["", "é"]
+    groups = {group["Name"]: group for group in found["TaskGroups"]}
+    assert {name: group["Count"] for name, group in groups.items()} == {
+        "g-p": 0,
+        "g-q": 1,
+        "last": None,
+    }
+    assert groups["g-p"]["Tasks"][0]["Config"] == {"a": [2, "${node.x}"], "b": {"c": "x"}}
+    network = groups["last"]["Networks"][0]
+    assert [port["Label"] for port in network["ReservedPorts"]] == ["http"]
+    assert [port["Label"] for port in network["DynamicPorts"]] == ["any"]
+
+
+def test_locals_may_need_each_other_in_any_order() -> None:
+    before = "locals {\n  a = local.b + 1\n  b = local.c\n}\nlocals {\n  c = length(values(local.d))\n  d = { x = 1 }\n}"
+    assert value("local.a", before=before) == 2
+
+
+@pytest.mark.parametrize(
+    ("before", "complaint"),
+    [
+        ("locals {\n  a = local.b\n  b = local.a\n}", "Circular reference"),
+        ("locals {\n  a = local.a\n}", "Circular reference"),
+        ("locals {\n  a = local\n  b = local.a\n}", "Circular reference"),
+        ("locals {\n  a {}\n}", 'Unexpected "a" block'),
+        ("locals {\n  a = 1\n  a = 2\n}", "Attribute redefined"),
+    ],
+)
+def test_locals_that_make_no_sense_are_errors(before: str, complaint: str) -> None:
+    assert complaint in refused(job("r = 1", before=before))
+
+
+def test_a_local_that_fails_is_told_once() -> None:
+    before = "locals {\n  a = 1 / 0\n  b = local.a\n  c = local.b\n}"
+    said = refused(job("r = local.c", before=before))
+    assert said.count("\n") == 0
+    assert said.startswith("input.hcl:2,7-12: Operation failed")

@@ -1,0 +1,181 @@
+"""Mistakes: all of them in one answer, each at its place, with the line and the nearest name."""
+
+import pytest
+
+from daemon.jobspec.hcl.source import MAX_SHOWN, Diagnostic, Faulty, Source
+from tests.unit.jobspec.hcl.build import job, parse, refused
+
+SYNTAX = """job "x" {
+  a = [1 2]
+  b "c"
+  group "g" {
+    d = {
+      e = 1 f = 2
+    }
+    task {
+      h: 1
+    }
+  }
+  i = (1
+  j = "open
+  k = 1
+}
+"""
+
+
+def places(text: str) -> list[str]:
+    return [line.split(": ")[0].removeprefix("input.hcl:") for line in refused(text).splitlines()]
+
+
+def test_the_syntax_is_read_to_its_end() -> None:
+    assert places(SYNTAX) == ["13,12-14,1", "2,10-11", "3,8-4,1", "6,13-14", "9,7-8", "13,3-4"]
+
+
+def test_all_of_a_job_is_looked_at() -> None:
+    said = places(
+        """job "x" {
+  bogus = 1
+  group "g" {
+    count = "many"
+    netwrk {}
+    task "t" {
+      driver = nosuch()
+      config {
+        a = local.none
+        b = [upper(1, 2), 1 + true]
+      }
+    }
+  }
+  group "h" "i" {}
+  vault {}
+  vault {}
+}
+"""
+    )
+    assert said == [
+        "2,3-8",
+        "14,13-16",
+        "5,5-11",
+        "4,14-18",
+        "7,16-22",
+        "7,16-23",
+        "9,18-23",
+        "10,23-24",
+        "10,31-35",
+        "16,3-8",
+    ]
+
+
+def test_at_most_some_are_shown_and_the_others_counted() -> None:
+    lines = "".join(f"  a{number} = 1\n" for number in range(MAX_SHOWN + 7))
+    said = refused(f'job "x" {{\n{lines}}}\n').splitlines()
+    assert len(said) == MAX_SHOWN + 1
+    assert said[-1] == "and 7 more"
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("  nmae = 1", 'Did you mean "name"?'),
+        ("  priorty = 1", 'Did you mean "priority"?'),
+        ('  gruop "g" {}', 'Did you mean "group"?'),
+        ("  update = { max_parallel = 1 }", 'Did you mean to define a block of type "update"?'),
+        ("  priority {}", 'Did you mean to define argument "priority"?'),
+        ("  name = lookupp({}, 1, 2)", 'Did you mean "lookup"?'),
+        ('  name = "%{ fro x in [] }%{ endfor }"', 'Did you mean "for"?'),
+        ('  dynamic "grup" {\n    for_each = []\n    content {}\n  }', 'Did you mean "group"?'),
+    ],
+)
+def test_the_nearest_known_name_is_told(text: str, hint: str) -> None:
+    assert hint in refused(f'job "x" {{\n{text}\n}}\n')
+
+
+def test_what_is_near_to_nothing_is_left_without_a_hint() -> None:
+    assert refused('job "x" {\n  nonsense = 1\n}').endswith('"nonsense" is not expected here.')
+
+
+def explained(text: str) -> list[str]:
+    with pytest.raises(Faulty) as caught:
+        parse(text)
+    return caught.value.explained().splitlines()
+
+
+def test_people_see_the_line_and_a_mark_below_it() -> None:
+    assert explained('job "x" {\n\tname = "é${local.none}"\n}') == [
+        'input.hcl:2,18-23: Unsupported attribute; This object does not have an attribute named "none".',
+        '  2 | \tname = "é${local.none}"',
+        "    | \t                ^^^^^",
+    ]
+
+
+def test_people_do_not_see_what_only_repeats_a_mistake() -> None:
+    text = 'job "x" {\n  name = local.none\n}'
+    assert refused(text).count("\n") == 1
+    assert len(explained(text)) == 3
+
+
+def test_of_a_long_line_the_part_around_the_mistake_is_shown() -> None:
+    _, line, mark = explained(f'job "x" {{ name = "{"a" * 500}${{local.none}}" }}')
+    assert len(line) < 140
+    assert line[mark.index("^") : mark.rindex("^") + 1] == ".none"
+
+
+def test_a_mistake_over_several_lines_is_marked_on_its_first() -> None:
+    source = Source("x", "abc\ndef")
+    found = Diagnostic(summary="s", detail="d", source=source, start=1, end=6)
+    assert str(found) == "x:1,2-2,3: s; d"
+    assert found.excerpt() == "  1 | abc\n    |  ^^"
+
+
+@pytest.mark.parametrize(
+    ("expression", "complaints"),
+    [
+        ('"a" + [1]', ["left operand: a number is required", "right operand: number required"]),
+        ("[nosuch(), local.x]", ['no function named "nosuch"', 'attribute named "x"']),
+        ("{ a = 1 + true, b = var.y }", ["number required, but have bool", 'named "y"']),
+        ('"${null}-${[]}"', ["The expression result is null", "string required, but have tuple"]),
+        ("max([1], {})", ["number required, but have tuple", "number required, but have object"]),
+        ("[for x in [1, 2] : x.a]", ["primitive-typed value", "primitive-typed value"]),
+        ("null ? 1 : 2", ["The condition value is null"]),
+        ("{ (null) = 1, [] = 2 }", ["null value as a key", "string required, but have tuple"]),
+        ("[1, 2][5] ", ["greater than or equal to the length"]),
+        ("[1][[]]", ["number required, but have tuple"]),
+        ("convert([1], set(number))[0]", ["does not have any indices"]),
+        ('{ a = 1 }["b"]', ["does not identify an element"]),
+        ("[{ a = 1 }].a", ["[*].a"]),
+        ("true ? [1] : 2", ["consistent types"]),
+        ("{ for x in [1] : x => 1 if 3 }", ["bool required, but have number"]),
+        ("{ for x in [[1]] : x => 1 }", ["string required, but have tuple"]),
+        ("-null", ["argument must not be null"]),
+        ("!5", ["bool required, but have number"]),
+        ('"5x" * 2', ["a number is required"]),
+        ("1e5000", ["at most 1024"]),
+    ],
+)
+def test_all_that_is_wrong_in_an_expression_is_told(expression: str, complaints: list[str]) -> None:
+    said = refused(job(f"r = {expression}"))
+    lines = [line for line in said.splitlines() if "must be known" not in line]
+    assert len(lines) == len(complaints), said
+    assert [
+        complaint for line, complaint in zip(lines, complaints, strict=True) if complaint in line
+    ] == complaints
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"job": {"x": 5}}', "1,15-16: Incorrect JSON value type"),
+        ('{"job": {"x": {"name": "a${"}}}', "Missing expression"),
+        ('{"job": {"x": {}}} x', "1,20-21: Extraneous data after value"),
+        ('{"job": {"x": {},}}', "1,18-19: Trailing comma"),
+        ('{"job": {"x": {"name": tru}}}', 'Did you mean "true"?'),
+        ('{"job": {"x": {"name": "a\nb"}}}', "Invalid JSON string"),
+        ('{"job" {}}', "Missing property value colon"),
+        ("{job: {}}", "Missing property name"),
+        ('{"job": {"x": {"name": "${1 + true}"}}}', "1,31-35: Invalid operand"),
+        ('{"job": {"x": {"dynamic": {"group": {"content": {}}}}}}', 'argument "for_each"'),
+        ('{"job": {"x": {"priority": "high"}}}', "1,28-34: Unsuitable value type"),
+    ],
+)
+def test_a_mistake_in_json_has_its_place(text: str, complaint: str) -> None:
+    assert complaint in refused(text)

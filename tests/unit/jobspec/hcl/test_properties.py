@@ -1,0 +1,68 @@
+"""Any text is answered: by a value, or by errors that have a place in it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from daemon.jobspec.complete import complete
+from daemon.jobspec.hcl.format import formatted
+from daemon.jobspec.hcl.parser import read_body
+from daemon.jobspec.hcl.source import Faulty, Source
+from daemon.jobspec.parse import JobFile, parse_job
+from storage.records.codec import encode
+from tests.unit.jobspec.hcl.build import OUTSIDE
+from tests.unit.jobspec.hcl.soup import texts
+
+GOLDEN = Path(__file__).parents[3] / "wire/golden/hcl"
+LISTED = json.loads((GOLDEN / "expressions.json").read_text())
+CORPUS = [
+    *[path.read_bytes().decode() for path in sorted(GOLDEN.glob("*.hcl"))],
+    *[f"{LISTED['before']}{one['expr']}{LISTED['after']}" for one in LISTED["cases"]],
+]
+COUNT = 300  # texts of a seed; bench/job_files_fuzz.py takes more
+
+
+def outcome(file: JobFile) -> Faulty | None:
+    """Return what is wrong with a file. Anything but `Faulty` is a defect."""
+    try:
+        encode(complete(parse_job(file, OUTSIDE)))
+    except Faulty as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_text_becomes_a_job_or_located_errors(seed: int) -> None:
+    for text in texts(seed, COUNT, CORPUS):
+        error = outcome(JobFile(text=text, is_v1=seed % 2 == 1))
+        if error is not None:
+            encode(error.explained())
+            assert error.diagnostics
+            assert all(
+                0 <= one.start <= one.end <= len(one.source.text)
+                for one in error.diagnostics
+                if one.source
+            )
+
+
+@pytest.mark.parametrize("seed", range(10, 12))
+def test_any_text_may_give_values_to_variables(seed: int) -> None:
+    job = (
+        'variable "a" {}\nvariable "b" {\n  type = list(string)\n}\njob "x" {\n  name = var.a\n}\n'
+    )
+    for text in texts(seed, COUNT, CORPUS):
+        outcome(JobFile(text=job, variable_files=(("vars", text),), flags={"b": text}))
+
+
+@pytest.mark.parametrize("seed", range(20, 23))
+def test_what_can_be_read_is_the_same_when_it_is_formatted(seed: int) -> None:
+    for text in texts(seed, COUNT, CORPUS):
+        try:
+            form = formatted(Source("x", text))
+        except Faulty:
+            continue
+        assert formatted(Source("x", form)) == form
+        read_body(Source("x", form))
+        before, after = outcome(JobFile(text=text)), outcome(JobFile(text=form))
+        assert (before is None) == (after is None)

@@ -1,0 +1,238 @@
+"""Cron expressions, and the times at which they come true."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.jobspec import cron
+from storage.errors import Invalid
+from storage.records.base import SECOND
+from tests.unit.jobspec.golden import GOLDEN
+
+CASES = json.loads((GOLDEN / "hcl" / "cron-next.json").read_text())["cases"]
+
+
+def moment(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) * SECOND
+
+
+def times(spec: str, after: str, zone: str = "UTC", count: int = 6) -> list[str]:
+    """Return the next times at which an expression comes true, as local times."""
+    found: list[str] = []
+    time_zone, at = cron.zone(zone), moment(after)
+    while len(found) < count and (following := cron.next_after(spec, at, time_zone)) is not None:
+        at = following
+        found.append(datetime.fromtimestamp(at / SECOND, time_zone).isoformat())
+    return found
+
+
+# ---- recorded -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if "next" in case],
+    ids=lambda case: f"{case['cron']} {case['zone']} {case['after']}",
+)
+def test_expressions_come_true_as_recorded(case: dict[str, Any]) -> None:
+    wanted = [text.replace("Z", "+00:00") for text in case["next"]]
+    assert times(case["cron"], case["after"], case["zone"], len(wanted) or 1) == wanted
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    sorted({case["cron"]: case["error"] for case in CASES if "error" in case}.items()),
+)
+def test_expressions_are_refused_as_recorded(spec: str, problem: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        cron.parse(spec)
+    assert str(raised.value) == problem
+
+
+def test_the_recorded_times_are_there() -> None:
+    assert len(CASES) >= 270
+
+
+# ---- reading ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("", "missing field(s)"),
+        ("* * * *", "missing field(s)"),
+        ("@reboot", "missing field(s)"),
+        ("60 * * * *", "syntax error in minute field: '60'"),
+        ("* 24 * * *", "syntax error in hour field: '24'"),
+        ("* * 0 * *", "syntax error in day-of-month field: '0'"),
+        ("* * 32 * *", "syntax error in day-of-month field: '32'"),
+        ("* * 32W * *", "syntax error in day-of-month field: '32W'"),
+        ("* * * 13 *", "syntax error in month field: '13'"),
+        ("* * * ja *", "syntax error in month field: 'ja'"),
+        ("* * * * 8", "syntax error in day-of-week field: '8'"),
+        ("* * * * 2#6", "syntax error in day-of-week field: '2#6'"),
+        ("* * * * LW", "syntax error in day-of-week field: 'LW'"),
+        ("* * * * * 1969", "syntax error in year field: '1969'"),
+        ("* * * * * 2100", "syntax error in year field: '2100'"),
+        ("60 * * * * * *", "syntax error in second field: '60'"),
+        ("001 * * * *", "syntax error in minute field: '001'"),
+        ("1,x * * * *", "syntax error in minute field: 'x'"),
+        ("1- * * * *", "syntax error in minute field: '1-'"),
+        ("*/x * * * *", "syntax error in minute field: '*/x'"),
+        ("+1 * * * *", "syntax error in minute field: '+1'"),
+        ("\u0661 * * * *", "syntax error in minute field: '\u0661'"),
+        (", * * * *", "minute field: missing directive"),
+        ("*/0 * * * *", "invalid interval */0"),
+        ("*/60 * * * *", "invalid interval */60"),
+        ("* */24 * * *", "invalid interval */24"),
+        ("1-9/100 * * * *", "invalid interval 1-9/100"),
+    ],
+)
+def test_an_expression_that_cannot_be_read_says_why(spec: str, problem: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        cron.parse(spec)
+    assert str(raised.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("@daily", "0 0 * * *"),
+        ("@hourly", "0 * * * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@monthly", "0 0 1 * *"),
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+        ("? * * * *", "* * * * *"),
+        ("5/20 * * * *", "5,25,45 * * * *"),
+        ("0-10/5 * * * *", "0,5,10 * * * *"),
+        ("*/30 * * * *", "0,30 * * * *"),
+        ("00 01 * * *", "0 1 * * *"),
+        ("0 0 * jan,FEB,March *", "0 0 * 1-3 *"),
+        ("0 0 * * mon-Fri", "0 0 * * 1-5"),
+        ("0 0 * * sunday", "0 0 * * 0"),
+        ("0 0 * * 7", "0 0 * * 0"),
+        ("1,,2, * * * *", "1,2 * * * *"),
+        ("0 0 * * * * *", "0 * * * *"),
+        ("0 0 * * * 1970-2099", "0 0 * * *"),
+        ("0 0 * * * * * what comes eighth does not count", "0 * * * *"),
+        ("\t0  0 * * * ", "0 0 * * *"),
+    ],
+)
+def test_the_same_can_be_written_in_several_ways(one: str, other: str) -> None:
+    assert times(one, "2026-11-21T13:07:33Z") == times(other, "2026-11-21T13:07:33Z")
+
+
+@pytest.mark.parametrize(
+    "spec", ["30-10 * * * *", "* 20-4 * * *", "* * 31 2 *", "* * 30-1 * *", "* * * * * 1999"]
+)
+def test_some_expressions_never_come_true(spec: str) -> None:
+    assert cron.next_after(spec, moment("2026-11-21T00:00:00Z")) is None
+
+
+def test_a_time_is_never_the_moment_asked_about_but_any_later_one() -> None:
+    midnight = moment("2026-11-21T00:00:00Z")
+    assert cron.next_after("@hourly", midnight - 1) == midnight
+    assert cron.next_after("@hourly", midnight) == midnight + 3600 * SECOND
+    assert cron.next_after("* * * * * * *", midnight + 1) == midnight + SECOND
+
+
+@pytest.mark.parametrize("name", ["Nowhere", "../etc/passwd", "/etc/localtime", "a\0b", "Local"])
+def test_a_zone_that_is_not_in_the_database_is_refused(name: str) -> None:
+    with pytest.raises(Invalid, match="unknown time zone"):
+        cron.zone(name)
+
+
+@pytest.mark.parametrize("name", ["", "UTC"])
+def test_universal_time_needs_no_database(name: str) -> None:
+    assert cron.zone(name) is UTC
+
+
+# ---- days and clocks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("days", "found"),
+    [
+        ("L * *", ["01-31", "02-28", "03-31"]),
+        ("LW * *", ["01-30", "02-27", "03-31"]),
+        ("15W * *", ["01-15", "02-16", "03-16"]),  # the 15th of February is a Sunday
+        ("1W * *", ["01-01", "02-02", "03-02"]),
+        ("31W * *", ["01-30", "03-31", "05-29"]),
+        ("* * 5L", ["01-30", "02-27", "03-27"]),
+        ("* * friL", ["01-30", "02-27", "03-27"]),
+        ("* * 2#3", ["01-20", "02-17", "03-17"]),
+        ("* * 4#5", ["01-29", "04-30", "07-30"]),
+        ("13 * 5", ["01-02", "01-09", "01-13"]),  # either
+        ("29 2 *", ["02-29", "02-29", "02-29"]),
+    ],
+)
+def test_days_can_be_named_by_their_place(days: str, found: list[str]) -> None:
+    shown = times(f"0 0 {days}", "2025-12-31T23:59:59Z", count=3)
+    assert [text[5:10] for text in shown] == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "after", "found"),
+    [
+        # The clock goes from 2:00 to 3:00.
+        ("30 2 * * *", "2026-03-28T12:00:00Z", ["2026-03-30T02:30:00+02:00"]),
+        ("0 3 * * *", "2026-03-28T12:00:00Z", ["2026-03-29T03:00:00+02:00"]),
+        # It goes back from 3:00 to 2:00.
+        (
+            "30 2 * * *",
+            "2026-10-24T12:00:00Z",
+            ["2026-10-25T02:30:00+02:00", "2026-10-25T02:30:00+01:00"],
+        ),
+        (
+            "0,30 2 * * *",
+            "2026-10-25T00:10:00Z",
+            [
+                "2026-10-25T02:30:00+02:00",
+                "2026-10-25T02:00:00+01:00",
+                "2026-10-25T02:30:00+01:00",
+            ],
+        ),
+    ],
+)
+def test_times_that_a_clock_skips_or_repeats(spec: str, after: str, found: list[str]) -> None:
+    assert times(spec, after, "Europe/Berlin", len(found)) == found
+
+
+def test_an_evening_may_be_repeated_over_midnight() -> None:
+    # There clocks go back from one o'clock to midnight.
+    found = times("30 0 * * *", "2026-10-24T12:00:00Z", "Atlantic/Azores", 2)
+    assert found == ["2026-10-25T00:30:00+00:00", "2026-10-25T00:30:00-01:00"]
+
+
+_FIELDS = (
+    st.integers(0, 59).map(str) | st.just("*") | st.just("*/7"),
+    st.integers(0, 23).map(str) | st.just("*") | st.just("8-17"),
+    st.integers(1, 28).map(str) | st.just("*") | st.just("L") | st.just("15W"),
+    st.integers(1, 12).map(str) | st.just("*"),
+    st.integers(0, 7).map(str) | st.just("*") | st.just("1-5") | st.just("2#2"),
+)
+
+
+@given(
+    st.tuples(*_FIELDS).map(" ".join),
+    st.integers(0, 4_000_000_000),
+    st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"]),
+)
+def test_times_come_one_after_the_other_and_show_what_was_asked(
+    spec: str, after: int, zone: str
+) -> None:
+    time_zone = cron.zone(zone)
+    first = cron.next_after(spec, after * SECOND, time_zone)
+    assert first is not None
+    assert first > after * SECOND
+    assert cron.next_after(spec, first - 1, time_zone) == first
+    local = datetime.fromtimestamp(first // SECOND, time_zone)
+    schedule = cron.parse(spec)
+    assert (local.second, local.minute in schedule.minutes) == (0, True)
+    assert local.hour in schedule.hours
+    assert local.month in schedule.months

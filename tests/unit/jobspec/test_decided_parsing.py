@@ -1,0 +1,118 @@
+"""What the peer's parser does, and ours does otherwise on purpose."""
+
+import pytest
+
+from daemon.jobspec.hcl.source import Faulty
+from tests.unit.jobspec.hcl.build import job, parse, refused
+
+V1 = """
+"job" "old" {
+  "type" = "batch"
+  group "g" {
+    task "t" {
+      driver = "exec"
+      config = {
+        command = "sleep"
+        "args"  = ["1"]
+        labels  = { team = "a" }
+      }
+      env = { A = "1", "B" = "2" }
+      template = [
+        { data = "one", destination = "local/1" },
+        { data = "two", destination = "local/2" },
+      ]
+    }
+  }
+}
+"""
+
+
+def test_flags_give_values_and_win_over_the_variables_file() -> None:
+    text = 'variable "n" { default = 1 }\nvariable "who" {}\njob "v" {\n  priority = var.n\n  name = var.who\n}\n'
+    found = parse(text, variables='n = 2\nwho = "file"\n', flags={"n": "7"})
+    assert (found["Priority"], found["Name"]) == (7, "file")
+
+
+@pytest.mark.parametrize(
+    ("kind", "flag", "value"),
+    [
+        ("string", "007", "007"),
+        ("number", "7", 7),
+        ("bool", "true", True),
+        ("list(string)", '["a", "b"]', ["a", "b"]),
+        ("map(number)", '{ a = "1" }', {"a": 1}),
+    ],
+)
+def test_the_text_of_a_flag_is_read_by_the_type_of_its_variable(
+    kind: str, flag: str, value: object
+) -> None:
+    text = f'variable "x" {{ type = {kind} }}\n' + job("r = var.x")
+    assert parse(text, flags={"x": flag})["TaskGroups"][0]["Tasks"][0]["Config"] == {"r": value}
+
+
+def test_a_flag_alone_sets_a_variable_that_has_no_default() -> None:
+    text = 'variable "image" { type = string }\njob "v" {\n  name = var.image\n}\n'
+    assert parse(text, flags={"image": "from-flag"})["Name"] == "from-flag"
+    assert "image" in str(refused(text))
+
+
+def test_a_flag_that_does_not_fit_is_told_by_its_name() -> None:
+    said = refused('variable "n" { type = number }\njob "x" {}', flags={"n": "many"})
+    assert "-var n:1,1-5: Invalid value for variable" in said
+
+
+def test_version_1_syntax_means_the_same_blocks() -> None:
+    found = parse(V1, is_v1=True)
+    task = found["TaskGroups"][0]["Tasks"][0]
+    assert (found["ID"], found["Type"]) == ("old", "batch")
+    assert task["Config"] == {"command": "sleep", "args": ["1"], "labels": [{"team": "a"}]}
+    assert task["Env"] == {"A": "1", "B": "2"}
+    assert [one["EmbeddedTmpl"] for one in task["Templates"]] == ["one", "two"]
+
+
+def test_version_1_syntax_is_refused_without_its_flag() -> None:
+    with pytest.raises(Faulty, match="Argument names must not be quoted"):
+        parse(V1)
+
+
+def test_constraint_shortcuts_have_their_effect() -> None:
+    found = parse(
+        'job "c" {\n'
+        '  constraint {\n    attribute = "a"\n    set_contains_any = "p,q"\n  }\n'
+        '  constraint {\n    attribute = "b"\n    set_contains_all = "r"\n  }\n'
+        '  constraint {\n    attribute = "c"\n    is_set = "true"\n  }\n'
+        '  constraint {\n    attribute = "d"\n    is_set = false\n  }\n'
+        "}\n"
+    )
+    assert [(one["LTarget"], one["Operand"], one["RTarget"]) for one in found["Constraints"]] == [
+        ("a", "set_contains_any", "p,q"),
+        ("b", "set_contains_all", "r"),
+        ("c", "is_set", ""),
+        ("d", "is_not_set", ""),
+    ]
+
+
+def test_a_weight_out_of_range_is_an_error() -> None:
+    said = refused('job "a" {\n  affinity {\n    attribute = "x"\n    weight    = 300\n  }\n}')
+    assert "input.hcl:4,17-20: " in said
+    assert "between -128 and 127" in said
+
+
+def test_a_task_has_its_own_secrets_and_those_around_it_once() -> None:
+    block = 'secret "{}" {{\n provider = "nomad"\n path = "{}"\n}}\n'
+    found = parse(
+        'job "s" {\n'
+        + block.format("all", "job")
+        + 'group "g" {\n'
+        + block.format("both", "group")
+        + 'task "t" {\n driver = "exec"\n'
+        + block.format("own", "task")
+        + block.format("both", "task")
+        + "}\n}\n}\n"
+    )
+    secrets = found["TaskGroups"][0]["Tasks"][0]["Secrets"]
+    assert [(one["Name"], one["Path"]) for one in secrets] == [
+        ("own", "task"),
+        ("both", "task"),
+        ("all", "job"),
+    ]

@@ -1,0 +1,66 @@
+"""Our own keys in meta are checked like fields."""
+
+import pytest
+
+from daemon.jobspec.extensions import FREQUENT_LAUNCHES
+from storage.records.codec import Document
+from tests.unit.jobspec.build import errors, group, job, task
+
+KEY = FREQUENT_LAUNCHES.name
+
+
+@pytest.mark.parametrize("text", ["true", "false"])
+def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
+    assert errors(job(Meta={KEY: text, "owner": "steward_team", "Steward_x": "y"})) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            job(Meta={"steward_frequent_lunches": "true"}),
+            'Meta of job: unknown key "steward_frequent_lunches"; '
+            'did you mean "steward_frequent_launches"?',
+        ),
+        (
+            job(group(Meta={KEY: "true"})),
+            f'Meta of task group "web": "{KEY}" belongs in the meta of a job',
+        ),
+        (
+            job(group(task(Meta={KEY: "true"}))),
+            f'Meta of task "main": "{KEY}" belongs in the meta of a job',
+        ),
+        (job(Meta={KEY: "yes"}), f'Meta of job: "{KEY}" is "yes", must be true or false'),
+        (
+            job(Meta={"steward_catch_up": "some"}),
+            'Meta of job: "steward_catch_up" is "some", must be none or last or all',
+        ),
+        (
+            job(Meta={"steward_catch_up_most": "1001"}),
+            'Meta of job: "steward_catch_up_most" is "1001", must be from 1 to 1000',
+        ),
+        (
+            job(Meta={"steward_catch_up_most": "-1"}),
+            'Meta of job: "steward_catch_up_most" is "-1", must be a whole number from 1 to 1000',
+        ),
+        (
+            job(Meta={"steward_jitter": "25h"}),
+            'Meta of job: "steward_jitter" is "25h", must be from 0s to 24h0m0s',
+        ),
+        (
+            job(Meta={"steward_jitter": "soon"}),
+            'Meta of job: "steward_jitter" is "soon", time: invalid duration "soon": '
+            "must be a span of time like 30s or 1h",
+        ),
+    ],
+)
+def test_a_key_that_means_nothing_is_an_error(given: Document, said: str) -> None:
+    assert errors(given) == [said]
+
+
+@pytest.mark.parametrize(
+    ("meta", "value"),
+    [(None, False), ({}, False), ({KEY: "true"}, True), ({KEY: "nonsense"}, False)],
+)
+def test_whoever_acts_on_a_key_gets_its_value(meta: dict[str, str] | None, *, value: bool) -> None:
+    assert FREQUENT_LAUNCHES.of(meta) is value

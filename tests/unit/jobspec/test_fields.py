@@ -1,0 +1,116 @@
+"""docs/fields.md says of every field whether it acts; what does not brings a warning that says why."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import inspect
+
+from daemon.jobspec.rules.inert import INERT, inert
+from daemon.jobspec.validate import validate
+from storage.records.group import Disconnect, TaskGroup
+from storage.records.job import Job, Multiregion, SubmittedJob
+from storage.records.task import Consul, CSIPluginConfig, Service, Task
+from tests.samples import group, job, task
+
+PAGE = (Path(__file__).parents[3] / "docs" / "fields.md").read_text()
+SECTIONS = {
+    title: dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", text, re.MULTILINE))
+    for title, text in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+}
+STATES = ("acts", "kept, with a warning: ", "kept", "told", "refused", "used", "to come")
+
+
+def records(kind: inspect.Type, found: dict[str, type]) -> dict[str, type]:
+    """Return every record that a job is made of, by name."""
+    match kind:
+        case inspect.StructType() if kind.cls.__name__ not in found:
+            found[kind.cls.__name__] = kind.cls
+            for field in kind.fields:
+                records(field.type, found)
+        case inspect.Metadata():
+            records(kind.type, found)
+        case inspect.UnionType():
+            for one in kind.types:
+                records(one, found)
+        case inspect.ListType():
+            records(kind.item_type, found)
+        case inspect.DictType():
+            records(kind.value_type, found)
+    return found
+
+
+RECORDS = records(inspect.type_info(SubmittedJob), {})
+RECORDS["Job"] = RECORDS.pop("SubmittedJob")
+
+
+def test_every_record_has_a_section() -> None:
+    assert SECTIONS.keys() == RECORDS.keys()
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_field_is_described(name: str) -> None:
+    fields = {field.encode_name for field in msgspec.structs.fields(RECORDS[name])}
+    assert SECTIONS[name].keys() == fields
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_every_description_says_what_the_field_does(name: str) -> None:
+    assert [text for text in SECTIONS[name].values() if not text.startswith(STATES)] == []
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_what_is_warned_about_is_what_the_page_says(name: str) -> None:
+    mark = "kept, with a warning: "
+    said = {
+        field: text.removeprefix(mark) for field, text in SECTIONS[name].items() if mark in text
+    }
+    reasons = next((one for kind, one in INERT.items() if kind.__name__ == name), {})
+    wire = {field.name: field.encode_name for field in msgspec.structs.fields(RECORDS[name])}
+    assert said == {wire[field]: reason for field, reason in reasons.items()}
+
+
+SET: dict[type, dict[str, Any]] = {
+    Job: {"multiregion": Multiregion()},
+    TaskGroup: {
+        "consul": Consul(),
+        "disconnect": Disconnect(),
+        "max_client_disconnect": 1,
+        "prevent_reschedule_on_lost": True,
+        "stop_after_client_disconnect": 1,
+    },
+    Task: {
+        "consul": Consul(),
+        "csi_plugin_config": CSIPluginConfig(),
+        "kind": "connect-proxy:x",
+        "scaling_policies": [{}],
+    },
+    Service: {"connect": {"Native": True}, "enable_tag_override": True},
+}
+CASES = [(kind, field, value) for kind, fields in SET.items() for field, value in fields.items()]
+
+
+def job_with(record: type, /, **fields: Any) -> Job:
+    given = {one: fields if one is record else {} for one in SET}
+    service = Service(name="http", **given[Service])
+    inner = task(services=[service] if record is Service else None, **given[Task])
+    return job("web", group("web", inner, **given[TaskGroup]), **given[Job])
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), CASES)
+def test_what_is_set_and_does_nothing_brings_a_warning(kind: type, field: str, value: Any) -> None:
+    (warning,) = inert(job_with(kind, **{field: value}))
+    assert warning.endswith(f"is kept, but does nothing here: {INERT[kind][field]}")
+    assert warning in validate(job_with(kind, **{field: value})).warnings
+
+
+def test_every_field_without_effect_is_tried() -> None:
+    assert {kind: fields.keys() for kind, fields in SET.items()} == {
+        kind: fields.keys() for kind, fields in INERT.items()
+    }
+
+
+def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
+    assert list(inert(job())) == []

@@ -1,0 +1,77 @@
+"""Every job that the peer was given, and how it read afterwards: with all its defaults."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.jobspec.canonicalize import canonicalize, same_definition
+from storage.records.codec import HEAD_FIELDS
+from tests.unit.jobspec import golden
+
+# What becomes of a job after it was registered: its head, and what stopping and scaling change.
+NOT_COMPARED = {*HEAD_FIELDS, "Stop", "ServiceTokenID"}
+# There the server itself puts an earlier version back.
+CHANGED_BY_THE_SERVER = {"deploy-auto-revert"}
+
+
+def shown_job(step: golden.Step) -> Any:
+    """Return the job that an answer shows, alone or in an allocation; None when it shows none."""
+    body = step.get("response", {}).get("body")
+    if step.get("request", {}).get("method") != "GET" or not isinstance(body, dict):
+        return None
+    return body if isinstance(body.get("TaskGroups"), list) else body.get("Job")
+
+
+def pairs() -> Iterator[tuple[str, Any, Any]]:
+    """Yield what was registered, and what was read before anything else changed the job."""
+    for name, steps in golden.scenarios():
+        registered: dict[tuple[str, str], Any] = {}
+        for step in steps if name not in CHANGED_BY_THE_SERVER else ():
+            request, body = step.get("request", {}), step.get("response", {}).get("body")
+            namespace = dict(request.get("query") or {}).get("namespace")
+            path = re.match(r"/v1/job/([^/]+)/?(revert|scale|)$", request.get("path", ""))
+            if sent := isinstance(body, dict) and "Warnings" in body and golden.sent_job(step):
+                namespace = namespace or sent.get("Namespace") or "default"
+                counts_kept = request["body"].get("PreserveCounts", False)
+                job = None if counts_kept else {**sent, "Namespace": namespace}
+                registered[namespace, sent["ID"]] = job
+            elif path and request["method"] != "GET" and step["response"]["status"] == 200:
+                registered.pop((namespace or "default", path[1]), None)
+            elif (shown := shown_job(step)) and (
+                sent := registered.get((shown["Namespace"], shown["ID"]))
+            ):
+                yield step["id"], sent, shown
+
+
+PAIRS = list(pairs())
+
+
+def compared(document: Any) -> Any:
+    kept = {name: value for name, value in document.items() if name not in NOT_COMPARED}
+    for group in kept["TaskGroups"]:
+        if group["Scaling"]:
+            group["Scaling"] = {**group["Scaling"], "ID": "", "CreateIndex": 0, "ModifyIndex": 0}
+    return kept
+
+
+def test_the_recorded_jobs_are_there() -> None:
+    assert len(PAIRS) >= 30
+
+
+@pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
+def test_a_registered_job_reads_as_the_peer_shows_it(sent: Any, read: Any) -> None:
+    job = canonicalize(golden.document(sent))
+    assert compared(json.loads(msgspec.json.encode(job))) == compared(read)
+
+
+@pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
+def test_a_job_that_was_read_and_is_written_back_is_unchanged(sent: Any, read: Any) -> None:
+    plain = json.loads(json.dumps(read).replace('"{{job_modify_index}}"', "7"))
+    numbered = {**plain, "CreateIndex": 7, "JobModifyIndex": 7, "Stop": sent.get("Stop", False)}
+    assert same_definition(
+        canonicalize(golden.document(sent)), canonicalize(golden.document(numbered))
+    )

@@ -1,0 +1,91 @@
+"""Every job that the peer was asked to register or validate, and every word it said of it."""
+
+import json
+
+import pytest
+
+from daemon.jobspec.canonicalize import canonicalize
+from daemon.jobspec.validate import Findings, scaling_refusal, validate
+from tests.unit.jobspec import golden
+from tests.wire.scenarios import names_in
+
+# What the peer said of the state around a job, not of the job.
+OF_THE_STATE = (
+    "is in nonexistent namespace",
+    "is in nonexistent node pool",
+    "No path to region",
+    "job source size",
+    "Enforcing job modify index",
+    "cannot update",
+)
+DECIDED = names_in("decided.txt")  # where we say more on purpose
+OF_THE_REQUEST = ("json:", "Eval priority", "Job ID", "unexpected EOF", "Job must")
+
+
+def is_about_the_job(step: golden.Step) -> bool:
+    text = json.dumps(step.get("response", {}).get("body"))
+    return golden.sent_job(step) is not None and not any(
+        part in text for part in (*OF_THE_STATE, *OF_THE_REQUEST)
+    )
+
+
+def steps(*, path: str) -> list[golden.Step]:
+    found = [
+        step
+        for name, steps in golden.scenarios()
+        if not name.startswith("acl-")  # there it is about permission
+        for step in steps
+        if is_about_the_job(step)
+    ]
+    return [step for step in found if step["request"]["path"].startswith(path)]
+
+
+def findings(step: golden.Step) -> Findings:
+    return validate(canonicalize(golden.document(golden.sent_job(step))))
+
+
+def is_registration(step: golden.Step) -> bool:
+    return "dispatch" not in step["request"]["path"] and step["response"]["status"] in (200, 500)
+
+
+REGISTERED = [step for step in steps(path="/v1/job") if is_registration(step)]
+VALIDATED = steps(path="/v1/validate/job")
+REFUSED_EARLY = [step for step in steps(path="/v1/job") if step["response"]["status"] == 400]
+
+
+def test_the_recorded_answers_are_there() -> None:
+    assert (len(REGISTERED), len(VALIDATED), len(REFUSED_EARLY)) >= (250, 90, 2)
+
+
+@pytest.mark.parametrize("step", REGISTERED, ids=lambda step: step["id"])
+def test_a_job_is_refused_with_the_words_of_the_peer_or_accepted(step: golden.Step) -> None:
+    refusal = step["response"]["body"] if step["response"]["status"] == 500 else ""
+    assert findings(step).error == refusal
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        step
+        for step in REGISTERED
+        if isinstance(step["response"].get("body"), dict) and step["id"] not in DECIDED
+    ],
+    ids=lambda step: step["id"],
+)
+def test_an_accepted_job_gets_the_warnings_of_the_peer(step: golden.Step) -> None:
+    assert findings(step).warnings == step["response"]["body"].get("Warnings", "")
+
+
+@pytest.mark.parametrize(
+    "step", [step for step in VALIDATED if step["id"] not in DECIDED], ids=lambda step: step["id"]
+)
+def test_the_validate_endpoint_lists_what_the_peer_lists(step: golden.Step) -> None:
+    body, found = step["response"]["body"], findings(step)
+    assert found.error == body["Error"]
+    assert list(found.errors) == (body["ValidationErrors"] or [])
+    assert found.warnings == body["Warnings"]
+
+
+@pytest.mark.parametrize("step", REFUSED_EARLY, ids=lambda step: step["id"])
+def test_scaling_of_a_system_job_is_refused_before_anything_else(step: golden.Step) -> None:
+    assert scaling_refusal(golden.document(golden.sent_job(step))) == step["response"]["body"]

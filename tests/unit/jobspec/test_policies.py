@@ -1,0 +1,167 @@
+"""What a policy lets in, what it warns of, and what it denies."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from daemon.jobspec.policies import Policies
+from storage.errors import Denied, Invalid
+from storage.records.codec import Document
+from storage.records.rule import JobPolicy, Level
+from tests.unit.jobspec.build import complete, group, job, task
+
+DOCS = Path(__file__).parents[3] / "docs" / "job-policies.md"
+TOML = re.search(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+
+
+def keeps(rule: str, given: Document) -> bool:
+    """Tell whether a job keeps a rule."""
+    policies = Policies([JobPolicy(name="p", rule=rule, level=Level.ADVISORY)])
+    return not policies.check(complete(given), override=False)
+
+
+# ---- the examples of the documentation --------------------------------------------------------------
+
+
+def example(name: str) -> JobPolicy:
+    assert TOML
+    found = msgspec.convert(tomllib.loads(TOML[1])["job_policies"], list[JobPolicy])
+    return next(one for one in found if one.name == name)
+
+
+TOOL = {"command": "/opt/tools/backup"}
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("owner", job(Meta={"owner": "ops"}), job(Meta={"team": "ops"})),
+        ("owner", job(Meta={"owner": "ops"}), job()),
+        (
+            "memory",
+            job(group(task(Resources={"MemoryMB": 4096}))),
+            job(group(), group(task(), task("b", Resources={"MemoryMB": 4097}), Name="b")),
+        ),
+        (
+            "commands",
+            job(group(task(Config=TOOL))),
+            job(group(task(Config={"command": "/bin/sh"}))),
+        ),
+        ("commands", job(group(task(Config=TOOL))), job(group(task()))),
+        ("isolation", job(Namespace="dev"), job(Namespace="prod")),
+        (
+            "isolation",
+            job(group(task(Driver="exec")), Namespace="prod"),
+            job(group(task(Driver="exec"), task("b")), Namespace="prod"),
+        ),
+        ("counts", job(group(Count=20)), job(group(Count=1), group(Name="b", Count=21))),
+    ],
+)
+def test_the_examples_do_what_they_say(name: str, good: Document, bad: Document) -> None:
+    rule = example(name).rule
+    assert (keeps(rule, good), keeps(rule, bad)) == (True, False)
+
+
+# ---- the language -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        ("Priority < 50", False),
+        ("Priority <= 50", True),
+        ("Priority > 49", True),
+        ("Priority >= 51", False),
+        ("Priority>=50", True),
+        ("all TaskGroups.Tasks as t { t.KillTimeout <= `5s` }", True),
+        ("all TaskGroups.Tasks as t { t.KillTimeout < `5s` }", False),
+        ("all TaskGroups.Tasks as t { t.KillTimeout == 5000000000 }", True),
+        ("any TaskGroups.Tasks as t { t.Name == side }", True),
+        ("any TaskGroups.Tasks as t { t.Name == other }", False),
+        ("all TaskGroups.Services as s { s.Name == never }", True),  # there is none
+        ("any TaskGroups.Services as s { s.Name == never }", False),
+        ("any TaskGroups as g { any g.Tasks as t { t.Name == side } }", True),
+        ("any TaskGroups.0.Tasks as t { t.Name == side }", True),
+        ("all TaskGroups.Tasks as i, t { i < 2 }", True),
+        ("any TaskGroups.Tasks.Env as key, value { key == A and value == `1` }", True),
+        ("all TaskGroups.Tasks as t { t.Config.port <= 80 }", False),  # one has none
+        ("any TaskGroups.Tasks as t { t.Config.port <= 80 }", True),
+        ("Periodic is nil", True),
+        ("Periodic.TimeZone == UTC", False),
+        ("Periodic.TimeZone != UTC", True),
+        ("not (any TaskGroups as g { g.Scaling.Max > 5 })", True),
+    ],
+)
+def test_a_rule_compares_by_order_and_goes_through_lists(rule: str, holds: bool) -> None:
+    given = job(group(task(Config={"port": 80}), task("side", Env={"A": "1"})))
+    assert keeps(rule, given) is holds
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("Priority <", "1:11 (10): no match found, expected:"),
+        ("Prio < 50", 'Prio: there is no field "Prio"; did you mean Priority?'),
+        ("Priority < high", 'strconv.ParseInt: parsing "high": invalid syntax'),
+        ("Priority == high", 'strconv.ParseInt: parsing "high": invalid syntax'),
+        ("Name < b", "cannot compare type string by order, for selector: "),
+        ("TaskGroups == 1", "cannot compare type slice, for selector: "),
+        ("TaskGroups.Count < 5", "TaskGroups.Count goes through a list: write `any` or `all`"),
+        ("all Name as n { n == a }", "Name is neither a list nor a map"),
+        ("all TaskGroups.Tsks as t { t.Name == a }", "did you mean Tasks?"),
+        ("all TaskGroups as g { g.Cnt < 5 }", 'g.Cnt: there is no field "Cnt"'),
+        ("all TaskGroups as g { g.Name.x == a }", "there is nothing inside of a string"),
+        ("all TaskGroups.Tasks as t { t.KillTimeout < soon }", "is not a span of time"),
+        ("Name matches `(`", "failed to compile regular expression"),
+    ],
+)
+def test_a_rule_that_cannot_be_kept_or_broken_is_refused_at_once(rule: str, why: str) -> None:
+    with pytest.raises(Invalid) as raised:
+        Policies([JobPolicy(name="p", rule=rule)])
+    assert str(raised.value).startswith('job_policies, "p", rule: ')
+    assert why in str(raised.value)
+
+
+# ---- levels -----------------------------------------------------------------------------------------
+
+BROKEN = {"rule": "Priority > 60", "message": "too modest"}
+
+
+@pytest.mark.parametrize(
+    ("level", "override"), [(Level.ADVISORY, False), (Level.ADVISORY, True), (Level.SOFT, True)]
+)
+def test_a_job_comes_in_with_a_warning(level: Level, override: bool) -> None:
+    policies = Policies([JobPolicy(name="p", level=level, **BROKEN)])
+    said = policies.check(complete(job()), override=override)
+    assert said == [f'policy "p" ({level}): too modest']
+
+
+@pytest.mark.parametrize(
+    ("level", "override"), [(Level.SOFT, False), (Level.HARD, False), (Level.HARD, True)]
+)
+def test_a_job_is_denied(level: Level, override: bool) -> None:
+    policies = Policies([JobPolicy(name="p", level=level, **BROKEN)])
+    with pytest.raises(Denied) as denied:
+        policies.check(complete(job()), override=override)
+    assert str(denied.value) == f'job "g" is denied: policy "p" ({level}): too modest'
+
+
+def test_all_broken_policies_are_named_at_once() -> None:
+    policies = Policies([JobPolicy(name=name, rule="Priority > 60") for name in ("a", "b")])
+    with pytest.raises(Denied, match=r'policy "a" .*: not Priority > 60; policy "b"'):
+        policies.check(complete(job()), override=True)
+
+
+def test_what_a_policy_cannot_decide_it_does_not_let_in() -> None:
+    rule = "all TaskGroups.Tasks as t { t.Config.command matches `^/` }"
+    policies = Policies([JobPolicy(name="p", rule=rule)])
+    with pytest.raises(Denied, match="value of type"):
+        policies.check(complete(job(group(task(Config={"command": ["/bin/sh"]})))), override=False)
+
+
+def test_a_job_that_keeps_all_policies_comes_in_without_a_word() -> None:
+    policies = Policies([JobPolicy(name="p", rule="Priority == 50")])
+    assert policies.check(complete(job()), override=False) == []

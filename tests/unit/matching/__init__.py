@@ -1,0 +1,1 @@
+"""Regular expressions and version constraints, by tables of cases and by properties."""

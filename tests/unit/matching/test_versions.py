@@ -1,0 +1,172 @@
+"""Version constraints, measured by the peer's outcomes."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from daemon.matching.versions import Dialect, problem, satisfies
+from storage.errors import Invalid
+
+GOLDEN = Path(__file__).parents[2] / "wire" / "golden" / "hcl" / "version-constraints.json"
+CASES = json.loads(GOLDEN.read_text())["cases"]
+OUT_OF_RANGE = (
+    'error parsing version: strconv.ParseInt: parsing "9223372036854775808": value out of range'
+)
+
+# ---- what the peer was seen to do -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if "match" in case],
+    ids=lambda case: f"{case['constraint']} {case['version']}",
+)
+def test_a_version_meets_a_constraint_as_for_the_peer(case: dict[str, object]) -> None:
+    constraint = str(case["constraint"])
+    assert satisfies(str(case["version"]), constraint, Dialect.VERSION) is case["match"]
+    assert problem(constraint, Dialect.VERSION) is None
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "error" in case], ids=lambda case: case["error"]
+)
+def test_what_cannot_be_read_is_refused_in_the_words_of_the_peer(case: dict[str, str]) -> None:
+    with pytest.raises(Invalid) as refusal:
+        satisfies(case["version"], case["constraint"], Dialect.VERSION)
+    assert str(refusal.value) == case["error"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [case for case in CASES if "constraint" in case.get("error", "")],
+    ids=lambda case: case["error"],
+)
+def test_a_broken_constraint_is_found_without_a_version(case: dict[str, str]) -> None:
+    assert problem(case["constraint"], Dialect.VERSION) == case["error"]
+
+
+# ---- dialects -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("constraint", "version", "meets"),
+    [
+        (">= 5.15", "5.15.1-rc1", True),  # a pre-release counts by its order alone
+        (">= 5.15", "5.15.0-91-generic", False),
+        ("> 1.0", "1.0.1-beta", True),
+        (">= 1.0.0", "1.0.0-rc1", False),
+        ("< 2.0, >= 1.2", "1.5.0-alpha", True),
+        ("!= 1.0.0", "1.0.0", False),
+        ("1.0.0", "1.0.0", True),
+        ("= 1.0.0", "1.0.0+build7", True),
+        ("> 1.0", "1.0.1beta", True),  # only the constraint is strict
+    ],
+)
+def test_under_semver_a_pre_release_has_its_place_in_the_order(
+    constraint: str, version: str, *, meets: bool
+) -> None:
+    assert satisfies(version, constraint, Dialect.SEMVER) is meets
+
+
+@pytest.mark.parametrize(
+    ("constraint", "version", "semver"),
+    [
+        ("1", None, None),
+        ("v1.2.3", None, None),
+        (">=1.2,<2", None, None),
+        (" > 1 , != 1.5 ", None, None),
+        ("1.2.3-beta.1+build", None, None),
+        ("1.2.3+meta", None, None),
+        ("~> 1.2", None, "Malformed constraint: ~> 1.2"),
+        ("1.0beta", None, "Malformed constraint: 1.0beta"),
+        ("abc", "malformed constraint: abc", "Malformed constraint: abc"),
+        ("=> 1", "malformed constraint: => 1", "Malformed constraint: => 1"),
+        ("", "malformed constraint: ", "Malformed constraint: "),
+        ("1,", "malformed constraint: ", "Malformed constraint: "),
+        ("1.2.x", "malformed constraint: 1.2.x", "Malformed constraint: 1.2.x"),
+        ("1.2?", "malformed constraint: 1.2?", "Malformed constraint: 1.2?"),
+        ("1\v", "malformed constraint: 1\v", "Malformed constraint: 1\v"),
+        ("\u0661", "malformed constraint: \u0661", "Malformed constraint: \u0661"),
+        (str(2**63 - 1), None, None),
+        ("0" * 5000 + "1", None, None),
+        (str(2**63), OUT_OF_RANGE, OUT_OF_RANGE),
+    ],
+)
+def test_each_dialect_says_what_it_cannot_read(
+    constraint: str, version: str | None, semver: str | None
+) -> None:
+    assert problem(constraint, Dialect.VERSION) == version
+    assert problem(constraint, Dialect.SEMVER) == semver
+
+
+# ---- order ----------------------------------------------------------------------------------------
+
+ORDER = ["0.9", "1.0.0-alpha", "1.0.0-alpha.1", "1.0.0-beta", "1.0.0-rc.2", "1.0.0-rc.10", "1.0"]
+
+
+@pytest.mark.parametrize(
+    ("lower", "higher"),
+    [
+        *itertools.pairwise(ORDER),
+        ("1.9", "1.10"),
+        ("1.0", "1.0.0.1"),
+        ("1.0-1", "1.0-a"),
+        ("1.0-2", "1.0-10"),
+        ("1.0-a.-5", "1.0-a.3"),
+        ("1.0-a.b", "1.0-a"),  # but a number after it makes it higher
+        (f"1.0-{2**63 - 1}", f"1.0-{2**63}"),  # no number any more
+    ],
+)
+def test_versions_are_ordered_by_numbers_then_by_pre_release(lower: str, higher: str) -> None:
+    assert satisfies(lower, f"< {higher}", Dialect.SEMVER)
+    assert satisfies(higher, f"> {lower}", Dialect.SEMVER)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1", "1.0.0"),
+        ("v1.2", "1.2.0"),
+        ("1.2.3+a", "1.2.3+b"),
+        ("1.2", "1.2.0.0"),
+        ("1.2", "1.2.0.0-a"),
+    ],
+)
+def test_versions_that_only_look_different_are_equal(one: str, other: str) -> None:
+    assert satisfies(one, other, Dialect.SEMVER)
+    assert satisfies(other, one, Dialect.SEMVER)
+
+
+@pytest.mark.parametrize(
+    ("constraint", "version", "meets"),
+    [
+        ("~> 1.2.3.4", "1.2.3.9", True),
+        ("~> 1.2.3.4", "1.2.3", False),
+        ("~> 1.2.0.0", "1.2.3", False),
+        ("~> 1.2-beta", "1.2.0", False),
+        ("~> 1.2-beta", "1.2.0-rc", True),
+    ],
+)
+def test_the_pessimistic_operator_fixes_all_numbers_but_the_last(
+    constraint: str, version: str, *, meets: bool
+) -> None:
+    assert satisfies(version, constraint, Dialect.VERSION) is meets
+
+
+# ---- input without measure ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1" * 100_000, "1." * 50_000 + "x", " " * 100_000 + "x", "1-" + "-" * 100_000 + "!"],
+    ids=["digits", "numbers", "spaces", "dashes"],
+)
+def test_a_text_of_absurd_length_is_refused_at_once(text: str) -> None:
+    start = time.process_time()
+    assert problem(text, Dialect.VERSION) is not None
+    with pytest.raises(Invalid):
+        satisfies(text, "> 1", Dialect.VERSION)
+    assert time.process_time() - start < 1

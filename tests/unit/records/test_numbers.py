@@ -1,0 +1,32 @@
+"""Whole numbers of any length."""
+
+import pytest
+
+from storage.records.numbers import short, whole
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0", 0), ("-0", 0), ("007", 7), ("+12", 12), ("-12", -12), ("0" * 5000 + "1", 1)],
+)
+def test_a_number_is_read(text: str, number: int) -> None:
+    assert whole(text) == number
+
+
+def test_what_has_too_many_digits_is_out_of_every_range() -> None:
+    assert whole("9" * 5000) > 2**64
+    assert whole("-" + "1" * 5000) < -(2**64)
+
+
+@pytest.mark.parametrize("text", ["", "-", "x", "1x", "0x1"])
+def test_what_is_no_number_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        whole(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("42", "42"), ("-" + "1" * 100, "-1111111111111111111... (100 digits)")],
+)
+def test_a_long_number_is_shown_by_its_begin(text: str, shown: str) -> None:
+    assert short(text) == shown

@@ -1,0 +1,108 @@
+import msgspec
+import pytest
+
+from daemon.runner.alloc_health import Rule, complaints, is_doomed, rule, up_since
+from storage.records.allocation import DeploymentHealth, TaskState
+from storage.records.base import MINUTE, SECOND
+from storage.records.group import Update
+from storage.records.task import Lifecycle, Task
+from storage.records.times import rfc3339
+from tests import samples
+from tests.samples import NOW
+from tests.unit.runner.placements import placed
+
+MAIN = samples.task("main")
+PRE = samples.task("pre", lifecycle=Lifecycle(hook="prestart"))
+END = samples.task("end", lifecycle=Lifecycle(hook="poststop"))
+EARLY, LATE = rfc3339(NOW), rfc3339(NOW + SECOND)
+RULE = Rule(2 * SECOND, 4 * SECOND, for_deployment=True, by_checks=False)
+
+
+def running(since: str) -> TaskState:
+    return TaskState(state="running", started_at=since)
+
+
+PENDING = TaskState()
+DEAD = TaskState(state="dead", started_at=EARLY)
+FAILED = TaskState(state="dead", failed=True)
+
+
+def found_rule(job_type: str, update: Update | None, **fields: object) -> Rule | None:
+    group = samples.group("web", MAIN, update=update)
+    job = samples.job("j", group, type=job_type)
+    return rule(job_type, group, msgspec.structs.replace(placed(job, "n", "a"), **fields))
+
+
+def test_a_deployment_waits_as_its_update_block_says() -> None:
+    update = Update(health_check="checks", min_healthy_time=SECOND, healthy_deadline=MINUTE)
+    found = found_rule("service", update, deployment_id="d")
+    assert found == Rule(SECOND, MINUTE, for_deployment=True, by_checks=True)
+
+
+def test_a_service_without_a_deployment_has_health_after_the_times_of_a_migration() -> None:
+    assert found_rule("service", None) == Rule(
+        10 * SECOND, 5 * MINUTE, for_deployment=False, by_checks=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("job_type", "update", "fields"),
+    [
+        ("batch", None, {}),
+        ("system", None, {}),
+        ("service", Update(health_check="manual"), {"deployment_id": "d"}),
+        ("service", None, {"health": DeploymentHealth(healthy=True)}),
+    ],
+)
+def test_nobody_asks_for_other_health(
+    job_type: str, update: Update | None, fields: dict[str, object]
+) -> None:
+    assert found_rule(job_type, update, **fields) is None
+
+
+@pytest.mark.parametrize(
+    ("tasks", "states", "doomed"),
+    [
+        ([MAIN], {"main": running(EARLY)}, False),
+        ([MAIN], {"main": DEAD}, True),
+        ([MAIN, PRE], {"main": PENDING, "pre": DEAD}, False),
+        ([MAIN, PRE], {"main": PENDING, "pre": FAILED}, True),
+        ([MAIN, END], {"main": running(EARLY), "end": PENDING}, False),
+    ],
+)
+def test_an_allocation_is_doomed_when_something_ended_that_should_not_have(
+    tasks: list[Task], states: dict[str, TaskState], doomed: bool
+) -> None:
+    assert is_doomed(tasks, states) is doomed
+
+
+@pytest.mark.parametrize(
+    ("tasks", "states", "since"),
+    [
+        ([MAIN, samples.task("b")], {"main": running(EARLY), "b": running(LATE)}, LATE),
+        ([MAIN, samples.task("b")], {"main": running(EARLY), "b": PENDING}, None),
+        ([MAIN, PRE], {"main": running(EARLY), "pre": DEAD}, EARLY),
+        ([MAIN, PRE], {"main": running(EARLY), "pre": running(LATE)}, LATE),
+        ([MAIN, END], {"main": running(EARLY), "end": PENDING}, EARLY),
+    ],
+)
+def test_an_allocation_is_up_since_its_last_task_was_started(
+    tasks: list[Task], states: dict[str, TaskState], since: str | None
+) -> None:
+    assert up_since(tasks, states) == since
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (PENDING, "Task not running by healthy_deadline of 4s"),
+        (running(EARLY), "Task not running for min_healthy_time of 2s by healthy_deadline of 4s"),
+        (FAILED, "Unhealthy because of failed task"),
+    ],
+)
+def test_a_task_is_blamed_for_what_it_did_not_reach(state: TaskState, text: str) -> None:
+    assert complaints([MAIN], {"main": state}, RULE, NOW + SECOND) == {"main": text}
+
+
+def test_a_task_that_has_run_for_long_enough_is_not_blamed() -> None:
+    assert complaints([MAIN], {"main": running(EARLY)}, RULE, NOW + 3 * SECOND) == {}

@@ -1,0 +1,71 @@
+"""What the source of an artifact means."""
+
+import pytest
+
+from daemon.runner.artifacts.source import BadSource, Kind, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "url", "folder"),
+    [
+        ("http://h/a.zip", Kind.HTTP, "http://h/a.zip", ""),
+        ("https://h/a.tgz//sub/x?y=1", Kind.HTTP, "https://h/a.tgz?y=1", "sub/x"),
+        ("https::https://h/a", Kind.HTTP, "https://h/a", ""),
+        ("git::https://h/r.git//d?ref=v1", Kind.GIT, "https://h/r.git", "d"),
+        ("git@h:o/r.git", Kind.GIT, "ssh://git@h/o/r.git", ""),
+        ("git::ssh://git@h:22/o/r", Kind.GIT, "ssh://git@h:22/o/r", ""),
+        ("github.com/o/r", Kind.GIT, "https://github.com/o/r.git", ""),
+        ("github.com/o/r/sub/x?ref=v2", Kind.GIT, "https://github.com/o/r.git", "sub/x"),
+        ("/srv/files/a.tar", Kind.FILE, "file:///srv/files/a.tar", ""),
+        ("file::/srv/a", Kind.FILE, "file:///srv/a", ""),
+    ],
+)
+def test_a_source_is_understood(text: str, kind: Kind, url: str, folder: str) -> None:
+    source = parse(text, {})
+    assert (source.kind, source.url, source.folder) == (kind, url, folder)
+
+
+def test_options_of_the_block_join_those_of_the_address() -> None:
+    source = parse("https://h/a?x=1&checksum=md5:1", {"checksum": "sha256:2", "y": "2"})
+    assert source.options == {"checksum": "sha256:2"}
+    assert source.url == "https://h/a?x=1&y=2"
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "archive"),
+    [
+        ("https://h/a.tar.gz", {}, "tar.gz"),
+        ("https://h/a.zip?token=1", {}, "zip"),
+        ("https://h/a.gz", {}, "gz"),
+        ("https://h/a.bin", {}, ""),
+        ("https://h/a.zip", {"archive": "false"}, ""),
+        ("https://h/download", {"archive": "zip"}, "zip"),
+    ],
+)
+def test_what_is_unpacked_is_seen_in_its_name(
+    text: str, options: dict[str, str], archive: str
+) -> None:
+    assert parse(text, options).archive == archive
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "name"),
+    [
+        ("https://h/x/a.bin", {}, "a.bin"),
+        ("https://h/x/a.bin", {"filename": "b"}, "b"),
+        ("https://h/", {}, "artifact"),
+    ],
+)
+def test_a_file_is_called_as_its_address_or_as_wished(
+    text: str, options: dict[str, str], name: str
+) -> None:
+    assert parse(text, options).name == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3::https://h/b", "hg::https://h/r", "ftp://h/x", "nonsense", "git@h", "https://h/a//../x"],
+)
+def test_what_means_nothing_here_is_refused(text: str) -> None:
+    with pytest.raises(BadSource):
+        parse(text, {})

@@ -1,0 +1,47 @@
+import msgspec
+import pytest
+
+from daemon.runner.drivers.config import read
+from daemon.runner.drivers.driver import InvalidConfig
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A block with a setting of each kind."""
+
+    command: str
+    args: list[str] = []
+    number: int = 0
+    flag: bool = False
+
+
+def test_a_block_is_read_as_a_record() -> None:
+    block = {"command": "/bin/true", "args": ["a"], "number": 3, "flag": True}
+    assert read(Block, block) == Block("/bin/true", ["a"], 3, flag=True)
+
+
+def test_numbers_and_flags_are_taken_from_texts_and_the_other_way_round() -> None:
+    block = {"command": 5, "args": [1, True, "x"], "number": "7", "flag": "false"}
+    assert read(Block, block) == Block("5", ["1", "true", "x"], 7, flag=False)
+
+
+def test_a_missing_optional_setting_may_be_null() -> None:
+    assert read(Block, {"command": "x", "args": None}) == Block("x")
+
+
+def test_an_unknown_setting_is_refused_in_the_words_of_the_peer() -> None:
+    with pytest.raises(InvalidConfig) as refusal:
+        read(Block, {"command": "x", "bogus": 1})
+    assert str(refusal.value) == (
+        "2 errors occurred:\n\t* failed to parse config: \n"
+        '\t* Invalid label: No argument or block type is named "bogus".\n\n'
+    )
+
+
+def test_all_faults_are_named_at_once() -> None:
+    with pytest.raises(InvalidConfig) as refusal:
+        read(Block, {"args": "x", "number": "many"})
+    text = str(refusal.value)
+    assert text.startswith("4 errors occurred:\n")
+    assert 'The argument "command" is required, but no definition was found.' in text
+    assert 'Inappropriate value for attribute "args": list of string required.' in text
+    assert 'Inappropriate value for attribute "number": number required.' in text

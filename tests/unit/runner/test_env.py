@@ -1,0 +1,226 @@
+import msgspec
+import pytest
+
+from daemon.runner.env import (
+    Directories,
+    node_values,
+    passed_on,
+    resolve,
+    resolve_config,
+    task_environment,
+)
+from storage.records.allocation import AllocatedPort, Allocation
+from storage.records.job import Job
+from storage.records.node import (
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeMemory,
+    NodeResources,
+)
+from storage.records.task import Task
+from tests import samples
+from tests.unit.runner.placements import placed
+
+DIRECTORIES = Directories(shared="/a/alloc", local="/a/main/local", secrets="/a/main/secrets")
+VALUES = {
+    "node.datacenter": "dc1",
+    "node.region": "global",
+    "meta.zone": "a",
+    "attr.cpu.arch": "amd64",
+}
+ALLOC_ID = "501d8fff-bd42-684f-58a2-58ec21d7b8ee"
+
+
+def environment_of(
+    task: Task, *, job: Job | None = None, base: dict[str, str] | None = None, **fields: object
+) -> dict[str, str]:
+    """Return the environment of a task, alone in its group."""
+    job = job or samples.job("g-env", samples.group("grp", task, meta={"gm": "2"}))
+    allocation = msgspec.structs.replace(placed(job, "n", ALLOC_ID), **fields)
+    return task_environment(base or {}, allocation, job, task, DIRECTORIES, VALUES)
+
+
+def with_port(allocation: Allocation, port: AllocatedPort) -> dict[str, object]:
+    """Return an allocation's placement with a port in it."""
+    resources = allocation.placement.resources
+    shared = msgspec.structs.replace(resources.shared, ports=[port])
+    resources = msgspec.structs.replace(resources, shared=shared)
+    return {"placement": msgspec.structs.replace(allocation.placement, resources=resources)}
+
+
+def test_a_task_finds_its_allocation_job_and_limits_in_its_environment() -> None:
+    assert environment_of(samples.task()) == {
+        "NOMAD_ALLOC_DIR": "/a/alloc",
+        "NOMAD_TASK_DIR": "/a/main/local",
+        "NOMAD_SECRETS_DIR": "/a/main/secrets",
+        "NOMAD_ALLOC_ID": ALLOC_ID,
+        "NOMAD_SHORT_ALLOC_ID": "501d8fff",
+        "NOMAD_ALLOC_NAME": "g-env.grp[0]",
+        "NOMAD_ALLOC_INDEX": "0",
+        "NOMAD_TASK_NAME": "main",
+        "NOMAD_GROUP_NAME": "grp",
+        "NOMAD_JOB_ID": "g-env",
+        "NOMAD_JOB_NAME": "g-env",
+        "NOMAD_NAMESPACE": "default",
+        "NOMAD_DC": "dc1",
+        "NOMAD_REGION": "global",
+        "NOMAD_CPU_LIMIT": "20",
+        "NOMAD_CPU_CORES": "",
+        "NOMAD_MEMORY_LIMIT": "20",
+        "NOMAD_META_GM": "2",
+        "NOMAD_META_gm": "2",
+    }
+
+
+def test_the_child_of_a_job_knows_its_parent() -> None:
+    task = samples.task()
+    job = samples.job("p/dispatch-1", samples.group("web", task), parent_id="p")
+    assert environment_of(task, job=job)["NOMAD_JOB_PARENT_ID"] == "p"
+
+
+def test_inner_meta_data_wins_and_odd_signs_in_its_names_become_underscores() -> None:
+    task = samples.task(meta={"a-b.c": "task"})
+    job = samples.job("j", samples.group("web", task, meta={"a-b.c": "group"}), meta={"x": "1"})
+    found = environment_of(task, job=job)
+    meta = {name: value for name, value in found.items() if name.startswith("NOMAD_META_")}
+    assert meta == {
+        "NOMAD_META_a_b_c": "task",
+        "NOMAD_META_A_B_C": "task",
+        "NOMAD_META_x": "1",
+        "NOMAD_META_X": "1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (
+            AllocatedPort(label="http", value=20001, host_ip="127.0.0.1"),
+            {
+                "NOMAD_ADDR_http": "127.0.0.1:20001",
+                "NOMAD_HOST_ADDR_http": "127.0.0.1:20001",
+                "NOMAD_IP_http": "127.0.0.1",
+                "NOMAD_HOST_IP_http": "127.0.0.1",
+                "NOMAD_PORT_http": "20001",
+                "NOMAD_ALLOC_PORT_http": "20001",
+                "NOMAD_HOST_PORT_http": "20001",
+            },
+        ),
+        (
+            AllocatedPort(label="my-db", value=20002, to=5432, host_ip="::1"),
+            {
+                "NOMAD_ADDR_my_db": "[::1]:20002",
+                "NOMAD_HOST_ADDR_my_db": "[::1]:20002",
+                "NOMAD_IP_my_db": "::1",
+                "NOMAD_HOST_IP_my_db": "::1",
+                "NOMAD_PORT_my_db": "5432",
+                "NOMAD_ALLOC_PORT_my_db": "5432",
+                "NOMAD_HOST_PORT_my_db": "20002",
+            },
+        ),
+    ],
+)
+def test_a_task_finds_its_ports(port: AllocatedPort, expected: dict[str, str]) -> None:
+    task = samples.task()
+    job = samples.job("j", samples.group("web", task))
+    found = environment_of(task, job=job, **with_port(placed(job, "n", ALLOC_ID), port))
+    suffix = port.label.replace("-", "_")
+    assert {name: value for name, value in found.items() if name.endswith(suffix)} == expected
+
+
+def test_the_task_has_the_last_word_and_may_refer_to_all_others() -> None:
+    task = samples.task(env={"HOME": "/x", "WITH": "${NOMAD_TASK_NAME}-${meta.zone}-${HOME}"})
+    found = environment_of(task, base={"HOME": "/root", "LANG": "C"})
+    assert (found["HOME"], found["WITH"], found["LANG"]) == ("/x", "main-a-/root", "C")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("${X}", "1"),
+        ('${env["X"]}', "1"),
+        ("${attr.cpu.arch}/${meta.zone}", "amd64/a"),
+        ("${i} ${X:-y} $X $${X}", "${i} ${X:-y} $X $1"),
+        ('${env["none"]} ${meta.none}', '${env["none"]} ${meta.none}'),
+    ],
+)
+def test_what_a_reference_names_takes_its_place_and_the_rest_stays(
+    text: str, expected: str
+) -> None:
+    assert resolve(text, {"X": "1"}, VALUES) == expected
+
+
+def test_references_are_resolved_in_all_texts_of_a_driver_block() -> None:
+    block = {"command": "/bin/${X}", "args": ["${X}", 5, {"k": "${meta.zone}"}], "n": True}
+    assert resolve_config(block, {"X": "1"}, VALUES) == {
+        "command": "/bin/1",
+        "args": ["1", 5, {"k": "a"}],
+        "n": True,
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "STEWARD_TOKEN",
+        "NOMAD_ADDR",
+        "VAULT_TOKEN",
+        "GITHUB_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "aws_access_key_id",
+        "DB_PASSWORD",
+        "NOTIFY_SOCKET",
+        "LISTEN_FDS",
+        "CREDENTIALS_DIRECTORY",
+        "PYTHONPATH",
+    ],
+)
+def test_the_agents_secrets_and_own_affairs_are_not_passed_on(name: str) -> None:
+    assert passed_on({name: "x", "PATH": "/bin"}, bundled=False) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"LD_LIBRARY_PATH": "/bundle"}, {}),
+        ({"LD_LIBRARY_PATH": "/bundle", "LD_LIBRARY_PATH_ORIG": "/u"}, {"LD_LIBRARY_PATH": "/u"}),
+    ],
+)
+def test_tasks_get_the_library_path_from_before_a_bundled_agent(
+    given: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert passed_on(given, bundled=True) == expected
+
+
+def test_an_agent_that_is_not_bundled_passes_its_library_path_on() -> None:
+    given = {"LD_LIBRARY_PATH": "/opt/lib"}
+    assert passed_on(given, bundled=False) == given
+
+
+def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:
+    node = Node(
+        id="n1",
+        name="node-1",
+        datacenter="dc1",
+        node_class="c",
+        attributes={"cpu.arch": "amd64"},
+        meta={"zone": "a"},
+        node_resources=NodeResources(
+            cpu=NodeCPU(cpu_shares=1, total_cpu_cores=1, reservable_cpu_cores=[0]),
+            memory=NodeMemory(memory_mb=1),
+            disk=NodeDisk(disk_mb=1),
+            networks=[],
+        ),
+        drivers={},
+    )
+    assert node_values(node, "global") == {
+        "attr.cpu.arch": "amd64",
+        "meta.zone": "a",
+        "node.unique.id": "n1",
+        "node.unique.name": "node-1",
+        "node.datacenter": "dc1",
+        "node.class": "c",
+        "node.pool": "default",
+        "node.region": "global",
+    }

@@ -1,0 +1,115 @@
+import pytest
+
+from daemon.runner import events
+from daemon.runner.drivers.driver import Exit
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+
+NOW = 5
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "details"),
+    [
+        (Exit(), "Exit Code: 0", {"exit_code": "0", "signal": "0", "oom_killed": "false"}),
+        (
+            Exit(code=137, signal=9),
+            "Exit Code: 137, Signal: 9",
+            {"exit_code": "137", "signal": "9", "oom_killed": "false"},
+        ),
+        (
+            Exit(code=1, oom_killed=True, message="too big"),
+            'Exit Code: 1, Exit Message: "too big"',
+            {
+                "exit_code": "1",
+                "signal": "0",
+                "oom_killed": "true",
+                "exit_message": "too big",
+            },
+        ),
+    ],
+)
+def test_an_end_is_told_in_words_and_details(end: Exit, text: str, details: dict[str, str]) -> None:
+    event = events.terminated(NOW, end)
+    assert (event.type, event.display_message, event.details) == ("Terminated", text, details)
+    assert (event.exit_code, event.signal) == (end.code, end.signal)
+
+
+def test_a_restart_within_policy_names_only_its_delay() -> None:
+    event = events.restarting(NOW, "Restart within policy", 232_075_167)
+    assert event.display_message == "Task restarting in 232.075167ms"
+    assert event.start_delay == 232_075_167
+    assert event.details == {
+        "restart_reason": "Restart within policy",
+        "start_delay": "232075167",
+    }
+
+
+def test_a_restart_beyond_policy_names_its_reason() -> None:
+    event = events.restarting(NOW, "Exceeded allowed attempts, applying a delay", 4 * SECOND)
+    expected = "Exceeded allowed attempts, applying a delay - Task restarting in 4s"
+    assert event.display_message == expected
+
+
+@pytest.mark.parametrize(
+    ("event", "kind", "text"),
+    [
+        (events.received(NOW), "Received", "Task received by client"),
+        (events.task_setup(NOW), "Task Setup", "Building Task Directory"),
+        (events.started(NOW), "Started", "Task started by client"),
+        (
+            events.killing(NOW, SECOND),
+            "Killing",
+            "Sent interrupt. Waiting 1s before force killing",
+        ),
+        (events.killed(NOW), "Killed", "Task successfully killed"),
+        (
+            events.waiting_for_shutdown(NOW, 2 * SECOND),
+            "Waiting for shutdown delay",
+            "Waiting for shutdown_delay of 2s before killing the task.",
+        ),
+        (
+            events.skipping_shutdown(NOW, 30 * SECOND),
+            "Skipping shutdown delay",
+            "Skipping shutdown_delay of 30s before killing the task.",
+        ),
+        (events.sibling_failed(NOW, "a"), "Sibling Task Failed", 'Task\'s sibling "a" failed'),
+        (events.leader_dead(NOW), "Leader Task Dead", "Leader Task in Group dead"),
+        (events.mains_dead(NOW), "Main Tasks Dead", "Main tasks in the group died"),
+        (events.signaling(NOW, "SIGHUP"), "Signaling", "Task being sent a signal"),
+        (
+            events.restart_signaled(NOW, events.BY_USER),
+            "Restart Signaled",
+            "User requested task to restart",
+        ),
+    ],
+)
+def test_what_happens_is_told_in_the_words_of_the_peer(
+    event: TaskEvent, kind: str, text: str
+) -> None:
+    assert (event.type, event.display_message, event.time) == (kind, text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        (events.driver_failure(NOW, "why"), "driver_error"),
+        (events.failed_validation(NOW, "why"), "validation_error"),
+        (events.setup_failure(NOW, "why"), "setup_error"),
+        (events.killed(NOW, "why"), "kill_error"),
+    ],
+)
+def test_an_error_stands_in_its_field_in_the_details_and_in_the_text(
+    event: TaskEvent, name: str
+) -> None:
+    assert (getattr(event, name), event.details, event.display_message) == (
+        "why",
+        {name: "why"},
+        "why",
+    )
+
+
+def test_a_task_that_is_not_restarted_has_failed() -> None:
+    event = events.not_restarting(NOW, "Policy allows no restarts")
+    assert event.fails_task
+    assert event.details == {"restart_reason": "Policy allows no restarts", "fails_task": "true"}

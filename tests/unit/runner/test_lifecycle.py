@@ -1,0 +1,121 @@
+from collections.abc import Mapping
+
+import pytest
+
+from daemon.runner.lifecycle import (
+    Departure,
+    Why,
+    client_status,
+    departure,
+    may_start,
+    order_of_killing,
+    runs_once,
+)
+from storage.records.allocation import TaskState
+from storage.records.task import Lifecycle, Task
+from tests import samples
+
+PENDING = TaskState(state="pending")
+RUNNING = TaskState(state="running")
+DONE = TaskState(state="dead")
+FAILED = TaskState(state="dead", failed=True)
+
+MAIN = samples.task("main")
+PRE = samples.task("pre", lifecycle=Lifecycle(hook="prestart"))
+SIDE = samples.task("side", lifecycle=Lifecycle(hook="prestart", sidecar=True))
+POST = samples.task("post", lifecycle=Lifecycle(hook="poststart"))
+END = samples.task("end", lifecycle=Lifecycle(hook="poststop"))
+LEAD = samples.task("lead", leader=True)
+TASKS = [MAIN, PRE, SIDE, POST, END]
+
+
+def states(**given: TaskState) -> Mapping[str, TaskState]:
+    return {**{task.name: PENDING for task in [*TASKS, LEAD]}, **given}
+
+
+@pytest.mark.parametrize(
+    ("task", "present", "may"),
+    [
+        (PRE, {}, True),
+        (SIDE, {}, True),
+        (MAIN, {}, False),
+        (MAIN, {"pre": DONE}, False),
+        (MAIN, {"pre": RUNNING, "side": RUNNING}, False),
+        (MAIN, {"pre": FAILED, "side": RUNNING}, False),
+        (MAIN, {"pre": DONE, "side": RUNNING}, True),
+        (POST, {"pre": DONE, "side": RUNNING}, False),
+        (POST, {"main": RUNNING}, True),
+        (POST, {"main": DONE}, True),
+        (POST, {"main": FAILED}, False),
+        (END, {"main": DONE, "pre": DONE, "post": DONE, "side": RUNNING}, False),
+        (END, {"main": FAILED, "pre": DONE, "post": DONE, "side": DONE}, True),
+    ],
+)
+def test_a_task_starts_when_those_before_it_are_where_they_should_be(
+    task: Task, present: dict[str, TaskState], may: bool
+) -> None:
+    assert may_start(task, TASKS, states(**present)) is may
+
+
+@pytest.mark.parametrize(
+    ("tasks", "present", "expected"),
+    [
+        ([MAIN], {"main": RUNNING}, None),
+        ([MAIN, PRE], {"main": PENDING, "pre": DONE}, None),
+        (
+            [MAIN, PRE],
+            {"main": PENDING, "pre": FAILED},
+            Departure(Why.SIBLING_FAILED, "pre"),
+        ),
+        ([MAIN, LEAD], {"main": RUNNING, "lead": DONE}, Departure(Why.LEADER_DEAD)),
+        (
+            [MAIN, LEAD],
+            {"main": RUNNING, "lead": FAILED},
+            Departure(Why.SIBLING_FAILED, "lead"),
+        ),
+        ([MAIN, SIDE], {"main": DONE, "side": RUNNING}, Departure(Why.MAINS_DEAD)),
+        ([MAIN, SIDE], {"main": DONE, "side": DONE}, None),
+        ([MAIN, END], {"main": FAILED, "end": RUNNING}, None),
+    ],
+)
+def test_the_rest_of_a_group_goes_when_it_has_to(
+    tasks: list[Task], present: dict[str, TaskState], expected: Departure | None
+) -> None:
+    assert departure(tasks, states(**present)) == expected
+
+
+def test_leaders_are_killed_first_and_sidecars_last_and_poststop_tasks_never() -> None:
+    names = [[task.name for task in step] for step in order_of_killing([*TASKS, LEAD])]
+    assert names == [["lead"], ["main", "pre", "post"], ["side"]]
+
+
+@pytest.mark.parametrize(
+    ("job_type", "task", "once"),
+    [
+        ("batch", MAIN, True),
+        ("sysbatch", MAIN, True),
+        ("service", MAIN, False),
+        ("system", MAIN, False),
+        ("service", PRE, True),
+        ("batch", SIDE, False),
+        ("service", END, True),
+    ],
+)
+def test_success_ends_tasks_that_run_once(job_type: str, task: Task, once: bool) -> None:
+    assert runs_once(job_type, task) is once
+
+
+@pytest.mark.parametrize(
+    ("present", "expected"),
+    [
+        ([PENDING], ("pending", "No tasks have started")),
+        ([RUNNING, PENDING], ("running", "Tasks are running")),
+        ([FAILED, RUNNING], ("running", "Tasks are running")),
+        ([DONE, FAILED], ("failed", "Failed tasks")),
+        ([DONE, DONE], ("complete", "All tasks have completed")),
+    ],
+)
+def test_an_allocation_is_what_its_tasks_are(
+    present: list[TaskState], expected: tuple[str, str]
+) -> None:
+    assert client_status(present) == expected

@@ -1,0 +1,45 @@
+import pytest
+
+from daemon.runner.drivers.shim import Tools, User, command_line
+
+TOOLS = Tools(sh="/bin/sh", setsid="/bin/setsid", setpriv="/bin/setpriv", env="/bin/env")
+
+
+def line_of(env: dict[str, str], user: User | None = None) -> tuple[str, list[str], dict[str, str]]:
+    """Return the shell's text, its other arguments and its environment."""
+    line, given = command_line(
+        TOOLS, ["/bin/x", "a b"], env, directory="/d", entry="", open_files=1024, user=user
+    )
+    return line[2], line[3:], given
+
+
+def test_the_command_is_an_argument_and_never_a_part_of_the_text() -> None:
+    text, arguments, _ = line_of({})
+    assert "/bin/x" not in text
+    assert arguments == ["steward-shim", "/d", "", "1024", "/bin/x", "a b"]
+
+
+def test_ordinary_variables_need_no_other_program() -> None:
+    text, _, given = line_of({"A": "1", "PATH": "/bin"})
+    assert "/bin/env" not in text
+    assert given == {"A": "1", "PATH": "/bin"}
+
+
+@pytest.mark.parametrize("name", ["a.b", "IFS", "OPTIND", "LD_PRELOAD", "BASH_ENV", "1x", "x-y"])
+def test_variables_that_a_shell_would_touch_are_carried_past_it(name: str) -> None:
+    text, _, given = line_of({name: "secret value"})
+    assert given == {"STEWARD_ENV_0": f"{name}=secret value"}
+    assert '/bin/env -u STEWARD_ENV_0 "$STEWARD_ENV_0"' in text
+
+
+def test_no_value_of_a_variable_shows_in_an_argument() -> None:
+    line, _ = command_line(
+        TOOLS, ["/bin/x"], {"A": "hidden", "a.b": "hidden"}, directory="/d", entry="", open_files=1
+    )
+    assert "hidden" not in " ".join(line)
+
+
+def test_another_user_is_taken_on_after_the_new_session() -> None:
+    user = User(name="u", uid=7, gid=8, groups=(8, 9), home="/h")
+    text, _, _ = line_of({}, user)
+    assert "/bin/setsid /bin/setpriv --reuid=7 --regid=8 --groups=8,9 --inh-caps=-all --" in text

@@ -1,0 +1,1 @@
+"""The decision, by tables of cases and by properties that always hold."""

@@ -1,0 +1,131 @@
+"""Conditions on a node: targets and operators."""
+
+import pytest
+
+from daemon.scheduler.nodes.constraints import compare, escapes, holds, resolve, text_of
+from storage.records.scope import Constraint
+from tests.unit.scheduler.world import node
+
+HERE = node(
+    "node-1",
+    node_pool="gpu",
+    attributes={"os.version": "12.4", "unique.hostname": "node-1"},
+    meta={"zone": "a", "empty": ""},
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [
+        ("${node.unique.id}", "id-of-node-1"),
+        ("${node.unique.name}", "node-1"),
+        ("${node.datacenter}", "dc1"),
+        ("${node.class}", "class-1"),
+        ("${node.pool}", "gpu"),
+        ("${node.region}", "global"),
+        ("${attr.os.version}", "12.4"),
+        ("${attr.unique.hostname}", "node-1"),
+        ("${meta.zone}", "a"),
+        ("${meta.empty}", ""),
+        ("linux", "linux"),
+        ("$5", "$5"),
+        ("${attr.nope}", None),
+        ("${meta.nope}", None),
+        ("${node.nope}", None),
+        ("${device.model}", None),
+        ("${env.HOME}", None),
+        ("${", None),
+    ],
+)
+def test_a_target_stands_for_what_the_node_says(target: str, value: str | None) -> None:
+    assert resolve(target, HERE, "global") == value
+
+
+@pytest.mark.parametrize(
+    ("operand", "left", "right"),
+    [
+        ("=", "a", "a"),
+        ("==", "a", "a"),
+        ("is", "a", "a"),
+        ("!=", "a", "b"),
+        ("not", "a", "b"),
+        ("!=", None, "b"),
+        ("<", "9", "10"),
+        ("<=", "10", "10"),
+        (">", "10", "9"),
+        (">=", "10.0", "9.5"),
+        (">", "1e2", "99"),
+        ("<", "-1", "0"),
+        ("<", "10", "9a"),  # not both numbers: as text
+        ("<", "abc", "abd"),
+        ("regexp", "debian-12", "^debian-1[0-9]$"),
+        ("version", "1.5.0", ">= 1.2, < 2.0"),
+        ("semver", "1.5.0-rc1", "> 1.4"),
+        ("set_contains", "a, b,c", "c,a"),
+        ("set_contains_all", "a,b", "b"),
+        ("set_contains_any", "a,b", "z, b"),
+        ("is_set", "", None),
+        ("is_not_set", None, ""),
+        ("distinct_hosts", None, "true"),
+        ("distinct_property", "a", "2"),
+    ],
+)
+def test_a_relation_holds(operand: str, left: str | None, right: str | None) -> None:
+    assert compare(operand, left, right)
+
+
+@pytest.mark.parametrize(
+    ("operand", "left", "right"),
+    [
+        ("=", "a", "b"),
+        ("=", None, None),
+        ("!=", "a", "a"),
+        ("!=", None, ""),
+        ("<", "10", "9"),
+        ("<", None, "9"),
+        ("regexp", "debian", "("),
+        ("regexp", None, ".*"),
+        ("version", "1.5.0-rc1", "> 1.4"),
+        ("version", "no version", "> 1.4"),
+        ("version", "1.5", "soon"),
+        ("semver", "1.5", "~> 1.4"),
+        ("set_contains", "a,b", "a,z"),
+        ("set_contains_any", "a,b", "z"),
+        ("set_contains_any", None, "z"),
+        ("is_set", None, None),
+        ("is_not_set", "", None),
+        ("resembles", "a", "a"),
+        ("", "a", "a"),
+    ],
+)
+def test_a_relation_does_not_hold(operand: str, left: str | None, right: str | None) -> None:
+    assert not compare(operand, left, right)
+
+
+def test_a_condition_resolves_both_its_sides() -> None:
+    both = Constraint(
+        l_target="${attr.unique.hostname}", operand="=", r_target="${node.unique.name}"
+    )
+    assert holds(both, HERE, "global")
+
+
+@pytest.mark.parametrize(
+    ("target", "escaped"),
+    [
+        ("${node.unique.id}", True),
+        ("${attr.unique.hostname}", True),
+        ("${meta.unique.rack}", True),
+        ("${unique.x}", True),
+        ("${attr.kernel.name}", False),
+        ("${node.class}", False),
+        ("unique.", False),
+    ],
+)
+def test_only_unique_targets_set_nodes_of_a_class_apart(target: str, escaped: bool) -> None:
+    assert escapes([Constraint(l_target=target)]) is escaped
+    assert escapes([Constraint(r_target=target)]) is escaped
+
+
+def test_a_constraint_is_named_as_it_is_written() -> None:
+    constraint = Constraint(l_target="${meta.zone}", operand="=", r_target="zz")
+    assert text_of(constraint) == "${meta.zone} = zz"

@@ -1,0 +1,202 @@
+"""What fits on a node, what is missing when nothing does, and what an allocation gets."""
+
+from typing import Any
+
+import pytest
+
+from daemon.scheduler.nodes.fit import Room, need_of
+from daemon.scheduler.state import NodeState, Plan
+from storage.records.allocation import AllocatedCPU, AllocatedMemory, AllocatedTask
+from storage.records.group import EphemeralDisk, TaskGroup
+from storage.records.node import (
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeMemory,
+    ReservedCPU,
+    ReservedNetworks,
+    ReservedResources,
+)
+from storage.records.task import Lifecycle, Resources
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import World, node, resources, small
+
+
+def sized(*, count: int = 1, disk: int = 10, **needs: int) -> TaskGroup:
+    needed = Resources(**{"cpu": 1, "memory_mb": 1, **needs})
+    disk_needed = EphemeralDisk(size_mb=disk)
+    return group("web", task(resources=needed), count=count, ephemeral_disk=disk_needed)
+
+
+def plan_of(wanted: TaskGroup, *nodes: Node, **fields: Any) -> Plan:
+    return World(*nodes, **fields).run(job("web", wanted))
+
+
+HERE = node(
+    node_resources=resources(
+        cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=4, reservable_cpu_cores=[0, 1, 2, 3]),
+        memory=NodeMemory(memory_mb=1000),
+        disk=NodeDisk(disk_mb=1000),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dimension"),
+    [
+        (sized(cpu=1001), "cpu"),
+        (sized(memory_mb=1001), "memory"),
+        (sized(memory_mb=900, secrets_mb=101), "memory"),
+        (sized(disk=1001), "disk"),
+        (sized(cores=5), "cores"),
+        (sized(cpu=1001, memory_mb=1001, disk=1001), "cpu"),
+    ],
+)
+def test_what_is_too_large_is_named(wanted: TaskGroup, dimension: str) -> None:
+    metric = plan_of(wanted, HERE).failed["web"]
+    assert metric.dimension_exhausted == {dimension: 1}
+    assert metric.class_exhausted == {"class-1": 1}
+    assert (metric.nodes_exhausted, metric.nodes_filtered, metric.nodes_evaluated) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "wanted", [sized(cpu=1000), sized(memory_mb=1000), sized(disk=1000), sized(cores=3)]
+)
+def test_what_is_exactly_as_large_as_the_node_fits(wanted: TaskGroup) -> None:
+    assert plan_of(wanted, HERE).place
+
+
+KEPT = ReservedResources(
+    cpu=ReservedCPU(cpu_shares=100, reserved_cpu_cores=[0]),
+    memory=NodeMemory(memory_mb=100),
+    disk=NodeDisk(disk_mb=100),
+    networks=ReservedNetworks(reserved_host_ports="22,8000-8010"),
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fits"),
+    [
+        (sized(cpu=900), True),
+        (sized(cpu=901), False),
+        (sized(memory_mb=900), True),
+        (sized(memory_mb=901), False),
+        (sized(disk=900), True),
+        (sized(disk=901), False),
+        (sized(cores=3), True),
+        (sized(cores=4), False),
+    ],
+)
+def test_what_the_node_keeps_for_itself_is_not_given_away(wanted: TaskGroup, fits: bool) -> None:
+    here = node(node_resources=HERE.node_resources, reserved_resources=KEPT)
+    assert bool(plan_of(wanted, here).place) is fits
+
+
+def test_what_others_hold_is_not_given_away() -> None:
+    others = plan_of(sized(count=3, cpu=300), HERE).place
+    assert not plan_of(sized(cpu=101), HERE, others=others).place
+    assert plan_of(sized(cpu=100), HERE, others=others).place
+
+
+def test_tasks_of_a_group_need_what_they_need_together() -> None:
+    two = group(
+        "web", task("a", resources=Resources(cpu=600)), task("b", resources=Resources(cpu=500))
+    )
+    assert plan_of(two, HERE).failed["web"].dimension_exhausted == {"cpu": 1}
+
+
+def test_a_node_that_limits_how_many_it_takes_takes_no_more() -> None:
+    here = node(node_resources=HERE.node_resources, node_max_allocs=2)
+    plan = plan_of(sized(count=3), here)
+    assert len(plan.place) == 2
+    assert plan.failed["web"].dimension_exhausted == {"max allocation exceeded": 1}
+
+
+def test_as_many_are_placed_as_fit_and_the_others_wait() -> None:
+    plan = plan_of(sized(count=5, memory_mb=300), HERE)
+    assert [one.name for one in plan.place] == [f"web.web[{number}]" for number in range(3)]
+    assert plan.queued == {"web": 2}
+    assert plan.failed["web"].coalesced_failures == 1
+
+
+def test_what_is_short_is_summed_over_all_that_wait() -> None:
+    exhausted = (
+        plan_of(sized(count=3, memory_mb=5000, cpu=7), HERE).failed["web"].resources_exhausted
+    )
+    assert exhausted == {"main": Resources(cpu=0, memory_mb=15000)}
+
+
+def test_a_shortage_of_something_else_is_listed_without_numbers() -> None:
+    exhausted = plan_of(sized(disk=5000), HERE).failed["web"].resources_exhausted
+    assert exhausted == {"main": Resources(cpu=0, memory_mb=0)}
+
+
+# ---- what an allocation gets ---------------------------------------------------------------------
+
+
+def test_an_allocation_holds_what_its_tasks_ask_for() -> None:
+    prestart = Lifecycle(hook="prestart")
+    wanted = group(
+        "web",
+        task("main", resources=Resources(cpu=30, memory_mb=40, secrets_mb=5)),
+        task("init", resources=Resources(cpu=10, memory_mb=20), lifecycle=prestart),
+        ephemeral_disk=EphemeralDisk(size_mb=70),
+    )
+    got = plan_of(wanted, HERE).place[0].placement.resources
+    assert got.tasks == {
+        "main": AllocatedTask(
+            cpu=AllocatedCPU(cpu_shares=30), memory=AllocatedMemory(memory_mb=45)
+        ),
+        "init": AllocatedTask(
+            cpu=AllocatedCPU(cpu_shares=10), memory=AllocatedMemory(memory_mb=20)
+        ),
+    }
+    assert got.task_lifecycles == {"main": None, "init": prestart}
+    assert got.shared.disk_mb == 70
+    assert got.shared.ports is got.shared.networks is None
+
+
+def test_whole_cores_are_given_once_and_count_as_cpu() -> None:
+    plan = plan_of(sized(count=3, cores=2), HERE)
+    got = [one.placement.resources.tasks["main"].cpu for one in plan.place]
+    assert got == [
+        AllocatedCPU(cpu_shares=500, reserved_cores=[0, 1]),
+        AllocatedCPU(cpu_shares=500, reserved_cores=[2, 3]),
+    ]
+    assert plan.failed["web"].dimension_exhausted == {"cores": 1}
+
+
+def test_cores_that_others_hold_are_left_to_them() -> None:
+    others = plan_of(sized(cores=1), HERE).place
+    got = plan_of(sized(cores=1), HERE, others=others).place[0].placement.resources
+    assert got.tasks["main"].cpu.reserved_cores == [1]
+
+
+def test_room_is_the_same_again_after_something_came_and_went() -> None:
+    placed = plan_of(sized(cores=1, memory_mb=30), HERE).place[0]
+    room = Room(NodeState(node=HERE), [])
+    everything = need_of(sized(cores=4, memory_mb=1000, disk=1000))
+    assert room.lack(everything) is None
+    room.hold(placed)
+    assert room.lack(everything) == "cores"
+    room.free(placed)
+    assert room.lack(everything) is None
+    assert room.groups["web"] == 0
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_a_plan_that_stops_something_may_use_its_room(count: int) -> None:
+    world = World(small())
+    world.run(job("web", group("old", count=5)))
+    plan = world.run(job("web", group("new", count=count)))
+    assert len(plan.place) == count
+    assert plan.blocked is None
+
+
+def test_room_of_what_is_still_stopping_since_an_earlier_plan_is_not_used() -> None:
+    world = World(small())
+    world.run(job("web", group("old", count=5)))
+    world.run(job("web", group("old", count=0)))
+    assert world.run(job("web", group("new"))).failed["new"].dimension_exhausted == {"cpu": 1}
+    world.start()
+    assert world.evaluate().place

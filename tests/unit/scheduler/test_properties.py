@@ -1,0 +1,455 @@
+"""What holds for every plan, whatever happened before: found out with made-up histories."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from daemon.scheduler.rollout import max_parallel
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.sorting import UPDATED
+from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.records.allocation import Allocation, ClientStatus
+from storage.records.base import SECOND
+from storage.records.deployment import DeploymentStatus
+from storage.records.evaluation import Evaluation
+from storage.records.group import ReschedulePolicy, TaskGroup, Update
+from storage.records.job import Job
+from storage.records.node import NodeStatus
+from storage.records.task import Network, Port, Resources
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import World, ids, small
+
+# ---- made-up jobs --------------------------------------------------------------------------------
+
+STATIC = Network(mode="host", reserved_ports=[Port(label="web", value=8080)])
+DYNAMIC = Network(mode="host", dynamic_ports=[Port(label="a"), Port(label="b")])
+
+updates = some.builds(
+    Update,
+    max_parallel=some.integers(0, 3),
+    canary=some.sampled_from([0, 0, 1, 2]),
+    auto_promote=some.booleans(),
+)
+policies = some.sampled_from(
+    [
+        ReschedulePolicy(),
+        ReschedulePolicy(delay=5 * SECOND, delay_function="constant", unlimited=True),
+        ReschedulePolicy(attempts=1, interval=3600 * SECOND, delay=1 * SECOND),
+        ReschedulePolicy(delay=0, delay_function="constant", unlimited=True),
+    ]
+)
+
+
+def _group(name: str, kind: str, *, scarce: bool) -> some.SearchStrategy[TaskGroup]:
+    rolling = kind in ("service", "system")
+    return some.builds(
+        group,
+        some.just(name),
+        some.builds(
+            task,
+            config=some.sampled_from([{"command": "a"}, {"command": "b"}]),
+            resources=some.builds(
+                Resources,
+                cpu=some.sampled_from([10, 30]),
+                memory_mb=some.sampled_from([10, 40]),
+                cores=some.sampled_from([0, 0, 0, 1] if scarce else [0]),
+            ),
+        ),
+        count=some.integers(0, 1 if kind == "system" else 4),
+        networks=some.sampled_from([None, [DYNAMIC], *([[STATIC]] if scarce else [])]),
+        update=updates if rolling else some.none(),
+        reschedule_policy=policies if kind in ("service", "batch") else some.none(),
+    )
+
+
+def jobs(kind: str, *, scarce: bool) -> some.SearchStrategy[Job]:
+    """Return the strategy for jobs, some of which may want what a node has only once."""
+    return some.builds(
+        job,
+        some.just("web"),
+        _group("web", kind, scarce=scarce),
+        _group("db", kind, scarce=scarce),
+        type=some.just(kind),
+        all_at_once=some.booleans(),
+        priority=some.integers(49, 51),
+    )
+
+
+# ---- made-up histories ---------------------------------------------------------------------------
+
+
+def _someone(world: World, number: int) -> Allocation | None:
+    live = world.running()
+    return live[number % len(live)] if live else None
+
+
+def _start(world: World, number: int) -> None:
+    world.start(healthy=True if number % 2 else None)
+
+
+def _fail(world: World, number: int) -> None:
+    if one := _someone(world, number):
+        world.fail(one)
+
+
+def _complete(world: World, number: int) -> None:
+    if one := _someone(world, number):
+        world.complete(one)
+
+
+def _migrate(world: World, number: int) -> None:
+    if one := _someone(world, number):
+        world.mark(one, migrate=True)
+
+
+def _force(world: World, number: int) -> None:
+    for one in world.allocations.values():
+        if one.client_status == ClientStatus.FAILED and one.desired_status == "run":
+            world.mark(one, force_reschedule=True)
+            return
+
+
+def _unhealthy(world: World, number: int) -> None:
+    world.set_health(healthy=False)
+
+
+def _stop(world: World, number: int) -> None:
+    if world.job:
+        world.register(msgspec.structs.replace(world.job, stop=not world.job.stop))
+
+
+def _promote(world: World, number: int) -> None:
+    if world.deployments and "web" in world.deployment.task_groups:
+        world.promote()
+
+
+def _deployment(status: DeploymentStatus) -> Callable[[World, int], None]:
+    def act(world: World, number: int) -> None:
+        if world.deployments and world.deployment.active:
+            world.set_deployment(status)
+
+    return act
+
+
+def _node(status: NodeStatus) -> Callable[[World, int], None]:
+    def act(world: World, number: int) -> None:
+        name = sorted(world.nodes)[number % len(world.nodes)]
+        world.nodes[name] = msgspec.structs.replace(world.nodes[name], status=status)
+
+    return act
+
+
+def _wait(world: World, number: int) -> None:
+    world.wait(number)
+
+
+ACTS = [
+    _start,
+    _start,
+    _fail,
+    _complete,
+    _migrate,
+    _force,
+    _unhealthy,
+    _stop,
+    _promote,
+    _deployment(DeploymentStatus.PAUSED),
+    _deployment(DeploymentStatus.RUNNING),
+    _deployment(DeploymentStatus.FAILED),
+    _node(NodeStatus.DOWN),
+    _node(NodeStatus.READY),
+    _wait,
+]
+
+PEACEFUL = [
+    _start,
+    _complete,
+    _migrate,
+    _stop,
+    _deployment(DeploymentStatus.PAUSED),
+    _node(NodeStatus.DOWN),
+    _node(NodeStatus.READY),
+    _wait,
+]
+
+
+def _nodes(cpu: some.SearchStrategy[int], memory: some.SearchStrategy[int]) -> Any:
+    made = some.lists(some.builds(small, cpu=cpu, memory=memory), min_size=1, max_size=3)
+    return made.map(
+        lambda known: [msgspec.structs.replace(one, id=f"n{n}") for n, one in enumerate(known)]
+    )
+
+
+def histories(kinds: str, *, peaceful: bool = False) -> Any:
+    """Return the strategy for histories of one job: its nodes, its first version, what follows.
+
+    In a peaceful one nothing fails and there is room enough.
+    """
+    size = some.just(100_000) if peaceful else some.integers(20, 200)
+    acts = some.tuples(some.sampled_from(PEACEFUL if peaceful else ACTS), some.integers(0, 9))
+
+    def of_kind(kind: str) -> Any:
+        versions = jobs(kind, scarce=not peaceful)
+        later = some.lists(some.one_of(acts, versions), max_size=12)
+        return some.tuples(_nodes(size, size), versions, later)
+
+    return some.sampled_from(kinds.split()).flatmap(of_kind)
+
+
+ALL = "service batch system sysbatch"
+
+
+class Step(msgspec.Struct):
+    """One decision of a history: what it saw, what it made of it, and what followed."""
+
+    before: ClusterState
+    evaluation: Evaluation
+    plan: Plan
+    after: ClusterState
+    now: int
+
+    def stopped(self) -> list[Allocation]:
+        """Return what the plan stops that held something, as it was before."""
+        before = {one.id: one for one in self.before.allocations}
+        return [
+            before[one.id]
+            for one in self.plan.change
+            if one.terminal and not before[one.id].terminal
+        ]
+
+
+def play(history: Any) -> tuple[World, list[Step]]:
+    """Let a history happen; after each thing that happens the job is evaluated."""
+    nodes, first, later = history
+    world, steps = World(*nodes), []
+    for act in (first, *later):
+        if isinstance(act, Job):
+            world.register(act)
+        else:
+            act[0](world, act[1])
+        before, evaluation = world.state(), world.evaluation()
+        plan = world.evaluate(evaluation)
+        steps.append(Step(before, evaluation, plan, world.state(), world.now))
+    return world, steps
+
+
+# ---- what always holds -----------------------------------------------------------------------------
+
+
+def cpu(one: Allocation) -> int:
+    return sum(task.cpu.cpu_shares for task in one.placement.resources.tasks.values())
+
+
+def memory(one: Allocation) -> int:
+    return sum(task.memory.memory_mb for task in one.placement.resources.tasks.values())
+
+
+def cores(one: Allocation) -> list[int]:
+    tasks = one.placement.resources.tasks.values()
+    return [core for task in tasks for core in task.cpu.reserved_cores or ()]
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(ALL))
+def test_a_plan_never_gives_more_than_a_node_has(history: Any) -> None:
+    _, steps = play(history)
+    excess = [
+        (step.plan, node.node.id)
+        for step in steps
+        for node in step.before.nodes
+        if _excess(step, node)
+    ]
+    assert excess == []
+
+
+def _excess(step: Step, before: NodeState) -> bool:
+    """Tell whether placements on a node exceed what was free, and what the plan freed, there."""
+    node = before.node
+    placed = [one for one in step.plan.place if one.node_id == node.id]
+    stopped = [one for one in step.stopped() if one.node_id == node.id]
+    free = [
+        node.node_resources.cpu.cpu_shares - before.cpu + sum(map(cpu, stopped)),
+        node.node_resources.memory.memory_mb - before.memory + sum(map(memory, stopped)),
+    ]
+    taken = [sum(map(cpu, placed)), sum(map(memory, placed))]
+    return bool(placed) and any(one > other for one, other in zip(taken, free, strict=True))
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(ALL))
+def test_no_two_wanted_allocations_of_a_node_hold_the_same_port_or_core(history: Any) -> None:
+    world, _ = play(history)
+    held: Counter[Any] = Counter()
+    for one in world.running():
+        held.update((one.node_id, port) for port in one.placement.resources.ports)
+        held.update((one.node_id, "core", core) for core in cores(one))
+    assert [what for what, times in held.items() if times > 1] == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(ALL))
+def test_the_same_evaluation_a_second_time_changes_nothing(history: Any) -> None:
+    _, steps = play(history)
+    last = steps[-1]
+    again = schedule(last.after, last.evaluation, now=last.now, ids=ids())
+    assert (again.place, again.change, again.deployments, again.evaluations) == ((), (), (), ())
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(ALL))
+def test_the_same_arguments_give_the_same_plan(history: Any) -> None:
+    _, steps = play(history)
+    last = steps[-1]
+    plans = [schedule(last.before, last.evaluation, now=last.now, ids=ids()) for _ in range(2)]
+    assert plans[0] == plans[1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories("service batch"))
+def test_there_are_never_more_than_wanted_besides_canaries(history: Any) -> None:
+    _, steps = play(history)
+    surplus = [
+        group.name
+        for step in steps
+        if (job := step.after.job) is not None and not job.stop
+        for group in job.task_groups or ()
+        if len(_without_canaries(step.after, group.name)) > group.count
+    ]
+    assert surplus == []
+
+
+def _without_canaries(state: ClusterState, group: str) -> list[Allocation]:
+    groups = state.deployment.task_groups if state.deployment else {}
+    canaries = {
+        one
+        for known in groups.values()
+        if not known.promoted
+        for one in known.placed_canaries or ()
+    }
+    return [
+        one
+        for one in state.allocations
+        if one.task_group == group and not one.terminal and one.id not in canaries
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories("service system"))
+def test_a_rollout_never_replaces_more_at_a_time_than_its_limit(history: Any) -> None:
+    _, steps = play(history)
+    placed_by = {one.id: one.deployment_id for step in steps for one in step.plan.place}
+    beyond = [
+        group.name
+        for step in steps
+        if (job := step.before.job) is not None and not job.stop
+        for group in job.task_groups or ()
+        if max_parallel(group) and _replaces(step, group)
+        if len(_on_their_way(step, group, placed_by)) > max_parallel(group)
+    ]
+    assert beyond == []
+
+
+def _replaces(step: Step, group: TaskGroup) -> bool:
+    return any(
+        one.task_group == group.name and one.desired.description == UPDATED
+        for one in step.plan.change
+    )
+
+
+def _on_their_way(step: Step, group: TaskGroup, placed_by: dict[str, str]) -> list[Allocation]:
+    """Return what the deployment has placed, is wanted after the plan, and not known to be well.
+
+    What was only updated in place runs on all the time.
+    """
+    return [
+        one
+        for one in step.after.allocations
+        if placed_by[one.id] == step.plan.deployment_id
+        and one.task_group == group.name
+        and not one.terminal
+        and (one.health is None or one.health.healthy is None)
+    ]
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories(ALL))
+def test_what_is_not_placed_is_explained_and_waits(history: Any) -> None:
+    _, steps = play(history)
+    metrics = [metric for step in steps for metric in step.plan.failed.values()]
+    unexplained = [
+        metric
+        for metric in metrics
+        if metric.nodes_filtered + metric.nodes_exhausted != metric.nodes_evaluated
+    ]
+    forgotten = [
+        step.plan for step in steps if any(step.plan.queued.values()) and step.plan.blocked is None
+    ]
+    assert unexplained == []
+    assert forgotten == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories("service batch", peaceful=True))
+def test_where_there_is_room_counts_are_reached(history: Any) -> None:
+    world, _ = play(history)
+    _calm_down(world)
+    job = world.job
+    assert job is not None
+    short = {
+        group.name: (group.count, _done(world, group))
+        for group in job.task_groups or ()
+        if group.count != _done(world, group)
+    }
+    assert short == {}
+    names = world.names()
+    assert len(set(names)) == len(names)
+
+
+def _calm_down(world: World) -> None:
+    """Let the nodes be there and the job be wanted, and go on until nothing changes."""
+    for name, known in world.nodes.items():
+        world.nodes[name] = msgspec.structs.replace(known, status=NodeStatus.READY)
+    assert world.job is not None
+    if world.job.stop:
+        world.register(msgspec.structs.replace(world.job, stop=False))
+    world.evaluate()
+    for _ in range(3):
+        if world.deployments and world.deployment.active:
+            world.set_deployment(DeploymentStatus.RUNNING)
+            for name, state in world.deployment.task_groups.items():
+                if state.desired_canaries and not state.promoted:
+                    world.promote(name)
+        world.settle()
+
+
+def _done(world: World, group: TaskGroup) -> int:
+    """Return how many of a group run in the current version, or have done their work in it."""
+    assert world.job is not None
+    return sum(
+        one.desired_status == "run"
+        and one.task_group == group.name
+        and one.job_version == world.job.version
+        and one.client_status
+        in (ClientStatus.RUNNING, *([ClientStatus.COMPLETE] if world.job.type == "batch" else []))
+        for one in world.allocations.values()
+    )
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories("system", peaceful=True))
+def test_a_system_job_ends_up_once_on_every_node(history: Any) -> None:
+    world, _ = play(history)
+    _calm_down(world)
+    assert world.job is not None
+    wanted = sorted(
+        (node_id, group.name)
+        for node_id in world.nodes
+        for group in world.job.task_groups or ()
+        if group.count
+    )
+    there = sorted((one.node_id, one.task_group) for one in world.running())
+    assert there == wanted

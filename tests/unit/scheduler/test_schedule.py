@@ -1,0 +1,113 @@
+"""The entry: jobs that are wanted no more, that run nothing themselves, and evaluations for them."""
+
+import msgspec
+import pytest
+
+from daemon.scheduler.rollout import STOPPED
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.sorting import NOT_NEEDED
+from daemon.scheduler.state import ClusterState, Plan
+from storage.records.allocation import DesiredStatus
+from storage.records.evaluation import Trigger
+from storage.records.job import JobType, Parameterized, Periodic
+from tests.samples import NOW, evaluation, group, job
+from tests.unit.scheduler.world import ROLLING, World, counts, ids
+
+
+def stopped(kind: JobType, **fields: object) -> World:
+    world = World()
+    world.run(job("web", group("web", **fields), group("db"), type=kind))
+    world.start()
+    assert world.job is not None
+    world.register(msgspec.structs.replace(world.job, stop=True))
+    return world
+
+
+@pytest.mark.parametrize("kind", list(JobType))
+def test_a_stopped_job_ends_everything_in_the_words_of_golden_kind(kind: JobType) -> None:
+    world = stopped(kind)
+    # Evaluations of a stop are of type service, whatever the job is.
+    plan = world.evaluate(triggered_by=Trigger.JOB_DEREGISTER, type="service")
+    assert counts(plan, "web") == counts(plan, "db") == {"stop": 1}
+    assert plan.queued == {"web": 0, "db": 0}
+    assert {one.desired.description for one in plan.change} == {NOT_NEEDED}
+    assert {one.desired_status for one in plan.change} == {DesiredStatus.STOP}
+    assert not (plan.place)
+    assert not (plan.failed)
+    assert not (plan.blocked)
+
+
+def test_a_second_stop_finds_nothing_to_do_but_names_the_groups() -> None:
+    world = stopped(JobType.SERVICE)
+    world.evaluate()
+    plan = world.evaluate()
+    assert plan.change == ()
+    assert set(plan.annotations.desired_tg_updates) == {"web", "db"}
+    assert counts(plan) == {}
+
+
+def test_a_stop_cancels_what_is_being_deployed_and_names_it() -> None:
+    world = stopped(JobType.SERVICE, update=ROLLING)
+    deployment_id = world.deployment.id
+    plan = world.evaluate()
+    assert [(one.id, one.status, one.status_description) for one in plan.deployments] == [
+        (deployment_id, "cancelled", STOPPED)
+    ]
+    assert plan.deployment_id == deployment_id
+    assert world.evaluate().deployments == ()
+
+
+def test_a_job_that_is_gone_ends_everything_and_waits_for_nothing() -> None:
+    world = World()
+    world.run(job("web", group("web")))
+    world.register(job("web", group("web", count=0)))
+    assert world.job is not None
+    state = msgspec.structs.replace(world.state(), job=None, versions={})
+    plan = schedule(state, evaluation(world.job), now=NOW, ids=ids())
+    assert counts(plan) == {"stop": 1}
+    assert plan.queued == {}
+    assert plan.job_modify_index == 0
+
+
+def test_a_job_that_was_never_there_needs_nothing() -> None:
+    empty = ClusterState(index=1, job=None, nodes=())
+    assert schedule(empty, evaluation(job()), now=NOW, ids=ids()) == Plan(job_modify_index=0)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"periodic": Periodic(spec="* * * * *")}, {"parameterized_job": Parameterized()}],
+)
+def test_a_job_that_only_launches_children_runs_nothing(fields: dict[str, object]) -> None:
+    world = World()
+    plan = world.run(job("web", type=JobType.BATCH, **fields))
+    assert plan == Plan(job_modify_index=11)
+
+
+def test_a_child_runs() -> None:
+    child = job(
+        "web/dispatch-1", type=JobType.BATCH, dispatched=True, parameterized_job=Parameterized()
+    )
+    assert [one.name for one in World().run(child).place] == ["web/dispatch-1.web[0]"]
+
+
+def test_a_job_that_was_stopped_and_is_wanted_again_is_placed_as_new() -> None:
+    world = stopped(JobType.SERVICE)
+    world.evaluate()
+    world.start()
+    assert counts(world.run(job("web", group("web", count=2)))) == {"place": 2}
+    assert world.names() == ["web.web[0]", "web.web[1]"]
+
+
+def test_the_plan_is_made_for_a_version_of_the_job() -> None:
+    world = World()
+    world.register(job())
+    assert world.job is not None
+    assert world.dry_run().job_modify_index == world.job.job_modify_index
+
+
+def test_a_job_decides_by_its_own_type_not_by_that_of_the_evaluation() -> None:
+    world = World()
+    world.register(job("web", type=JobType.SYSTEM))
+    plan = world.evaluate(type="service", triggered_by=Trigger.DEPLOYMENT_WATCHER)
+    assert [one.job_type for one in plan.place] == [JobType.SYSTEM]

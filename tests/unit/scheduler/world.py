@@ -1,0 +1,293 @@
+"""A small cluster for tests: jobs are registered, plans applied, tasks run and end, time passes.
+
+`World` does with a plan what the applier does with it, and plays the runner and the watcher of
+deployments as far as a test asks. Nothing here decides anything.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.records.allocation import (
+    Allocation,
+    ClientStatus,
+    DeploymentHealth,
+    DesiredTransition,
+    TaskState,
+)
+from storage.records.base import SECOND
+from storage.records.deployment import ACTIVE, Deployment, DeploymentStatus
+from storage.records.evaluation import DesiredUpdates, EvalStatus, Evaluation, Trigger
+from storage.records.group import Update
+from storage.records.job import Job
+from storage.records.node import (
+    DriverInfo,
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeMemory,
+    NodeNetwork,
+    NodeResources,
+    NodeStatus,
+)
+from storage.records.times import rfc3339
+from tests.samples import NOW, evaluation
+
+ROLLING = Update(
+    max_parallel=1, health_check="task_states", progress_deadline=20 * SECOND, stagger=30 * SECOND
+)
+
+
+def resources(**fields: Any) -> NodeResources:
+    given = {
+        "cpu": NodeCPU(cpu_shares=5192, total_cpu_cores=2, reservable_cpu_cores=[0, 1]),
+        "memory": NodeMemory(memory_mb=24105),
+        "disk": NodeDisk(disk_mb=258019),
+        "networks": [
+            NodeNetwork(mode="host", device="lo", cidr="127.0.0.1/32", ip="127.0.0.1", mbits=1000)
+        ],
+    }
+    return NodeResources(**{**given, **fields})
+
+
+def node(name: str = "node-1", **fields: Any) -> Node:
+    given = {
+        "datacenter": "dc1",
+        "node_class": "class-1",
+        "attributes": {"kernel.name": "linux", "cpu.arch": "amd64", "os.version": "12.4"},
+        "meta": {"zone": "a"},
+        "drivers": {"raw_exec": DriverInfo()},
+        "node_resources": resources(),
+        "computed_class": "v1:1",
+        "status": NodeStatus.READY,
+    }
+    return Node(id=f"id-of-{name}", name=name, **{**given, **fields})
+
+
+def small(name: str = "node-1", *, cpu: int = 100, memory: int = 100, **fields: Any) -> Node:
+    """Return a node with room for five of the tasks that tests begin with."""
+    room = resources(
+        cpu=NodeCPU(cpu_shares=cpu, total_cpu_cores=1, reservable_cpu_cores=[0]),
+        memory=NodeMemory(memory_mb=memory),
+    )
+    return node(name, node_resources=room, **fields)
+
+
+def ids() -> Iterator[str]:
+    return (f"{number:08x}-0000-4000-8000-000000000000" for number in count(1))
+
+
+def held(node: Node, allocations: Iterable[Allocation]) -> NodeState:
+    """Return a node with what allocations that have not ended hold on it."""
+    here = [one for one in allocations if one.node_id == node.id and not one.client_terminal]
+    tasks = [task for one in here for task in one.placement.resources.tasks.values()]
+    return NodeState(
+        node=node,
+        cpu=sum(task.cpu.cpu_shares for task in tasks),
+        memory=sum(task.memory.memory_mb for task in tasks),
+        disk=sum(one.placement.resources.shared.disk_mb for one in here),
+        ports=frozenset(port for one in here for port in one.placement.resources.ports),
+        cores=frozenset(core for task in tasks for core in task.cpu.reserved_cores or ()),
+        devices=frozenset(one for each in here for one in each.placement.resources.device_ids),
+        allocations=len(here),
+    )
+
+
+class World:
+    """A cluster with one job, and the other allocations that are in its way."""
+
+    def __init__(self, *nodes: Node, others: Iterable[Allocation] = ()) -> None:
+        self.nodes = {one.id: one for one in nodes or (node(),)}
+        self.now = NOW
+        self.index = 10
+        self.ids = ids()
+        self.job: Job | None = None
+        self.versions: dict[int, Job] = {}
+        self.allocations: dict[str, Allocation] = {}
+        self.others = list(others)
+        self.deployments: list[Deployment] = []
+
+    # ---- what the scheduler sees and gives back --------------------------------------------------
+
+    def state(self) -> ClusterState:
+        known = [*self.others, *self.allocations.values()]
+        return ClusterState(
+            index=self.index,
+            job=self.job,
+            nodes=tuple(held(one, known) for one in self.nodes.values()),
+            allocations=tuple(self.allocations.values()),
+            versions=self.versions,
+            deployment=self.deployments[-1] if self.deployments else None,
+        )
+
+    def register(self, job: Job) -> None:
+        """Store a job as its next version."""
+        self.index += 1
+        version = self.job.version + 1 if self.job else 0
+        self.job = msgspec.structs.replace(
+            job,
+            version=version,
+            create_index=self.job.create_index if self.job else self.index,
+            modify_index=self.index,
+            job_modify_index=self.index,
+        )
+        self.versions[version] = self.job
+
+    def evaluation(self, **fields: Any) -> Evaluation:
+        assert self.job is not None
+        given = {"eval_id": next(self.ids), "job_modify_index": self.job.job_modify_index}
+        return evaluation(self.job, **{**given, **fields})
+
+    def evaluate(self, evaluation: Evaluation | None = None, **fields: Any) -> Plan:
+        """Schedule and apply; return the plan."""
+        plan = self.dry_run(evaluation or self.evaluation(**fields))
+        self.apply(plan)
+        return plan
+
+    def dry_run(self, evaluation: Evaluation | None = None) -> Plan:
+        return schedule(self.state(), evaluation or self.evaluation(), now=self.now, ids=self.ids)
+
+    def run(self, job: Job, **fields: Any) -> Plan:
+        """Register a job and evaluate it."""
+        self.register(job)
+        return self.evaluate(**fields)
+
+    def apply(self, plan: Plan) -> None:
+        self.index += 1
+        for one in (*plan.change, *plan.place):
+            self.allocations[one.id] = msgspec.structs.replace(
+                one, create_index=one.create_index or self.index, modify_index=self.index
+            )
+        for deployment in plan.deployments:
+            stored = msgspec.structs.replace(
+                deployment, create_index=deployment.create_index or self.index
+            )
+            self.deployments = [one for one in self.deployments if one.id != stored.id]
+            self.deployments.append(stored)
+        self.deployments.sort(key=lambda one: one.create_index)
+
+    # ---- what the runner does ----------------------------------------------------------------------
+
+    def set(self, allocation: Allocation, **fields: Any) -> Allocation:
+        changed = msgspec.structs.replace(allocation, **fields)
+        self.allocations[changed.id] = changed
+        return changed
+
+    def start(self, *, healthy: bool | None = None) -> None:
+        """Let everything that is wanted run, and everything that is not end."""
+        for one in list(self.allocations.values()):
+            if one.client_terminal:
+                continue
+            if one.terminal:
+                self.end(one, ClientStatus.COMPLETE)
+            elif one.client_status == ClientStatus.PENDING:
+                self.set(one, client_status=ClientStatus.RUNNING)
+        if healthy is not None:
+            self.set_health(healthy=healthy)
+
+    def end(self, allocation: Allocation, status: ClientStatus, task: str = "main") -> Allocation:
+        """Let the tasks of an allocation end now."""
+        failed = status == ClientStatus.FAILED
+        ended = TaskState(state="dead", failed=failed, finished_at=rfc3339(self.now))
+        client = msgspec.structs.replace(allocation.client, task_states={task: ended})
+        return self.set(allocation, client_status=status, client=client)
+
+    def fail(self, allocation: Allocation | None = None) -> Allocation:
+        return self.end(allocation or self.running()[0], ClientStatus.FAILED)
+
+    def complete(self, allocation: Allocation | None = None) -> Allocation:
+        return self.end(allocation or self.running()[0], ClientStatus.COMPLETE)
+
+    def wait(self, seconds: float) -> None:
+        self.now += int(seconds * SECOND)
+
+    # ---- what others ask for -------------------------------------------------------------------------
+
+    def mark(self, allocation: Allocation, **transition: bool) -> Allocation:
+        desired = msgspec.structs.replace(
+            allocation.desired, transition=DesiredTransition(**transition)
+        )
+        return self.set(allocation, desired=desired)
+
+    def set_health(self, *, healthy: bool) -> None:
+        """Note the health of what runs for the deployment, and count it there."""
+        deployment = self.deployments[-1] if self.deployments else None
+        if deployment is None or deployment.status not in ACTIVE:
+            return
+        for one in self.running():
+            known = one.health.healthy if one.health else None
+            if one.deployment_id != deployment.id or known == healthy:
+                continue
+            canary = one.health.canary if one.health else False
+            self.set(one, health=DeploymentHealth(healthy=healthy, canary=canary))
+            self._count(one.task_group, healthy=healthy)
+
+    def _count(self, group: str, *, healthy: bool) -> None:
+        state = self.deployments[-1].task_groups[group]
+        self.change_deployment(
+            group,
+            healthy_allocs=state.healthy_allocs + healthy,
+            unhealthy_allocs=state.unhealthy_allocs + (not healthy),
+        )
+
+    def change_deployment(self, group: str, **fields: Any) -> None:
+        deployment = self.deployments[-1]
+        changed = msgspec.structs.replace(deployment.task_groups[group], **fields)
+        self.deployments[-1] = msgspec.structs.replace(
+            deployment, task_groups={**deployment.task_groups, group: changed}
+        )
+
+    def set_deployment(self, status: DeploymentStatus) -> None:
+        self.deployments[-1] = msgspec.structs.replace(self.deployments[-1], status=status)
+
+    def promote(self, group: str = "web") -> None:
+        """Promote the canaries of a group: they become ordinary allocations."""
+        self.change_deployment(group, promoted=True)
+        for one in self.running(group):
+            if one.health is not None and one.health.canary:
+                self.set(one, health=msgspec.structs.replace(one.health, canary=False))
+
+    # ---- what there is ---------------------------------------------------------------------------------
+
+    def running(self, group: str | None = None) -> list[Allocation]:
+        """Return what is wanted and has not ended, by name."""
+        live = [one for one in self.allocations.values() if not one.terminal]
+        chosen = [one for one in live if group is None or one.task_group == group]
+        return sorted(chosen, key=lambda one: (one.name, one.create_index))
+
+    def names(self) -> list[str]:
+        return [one.name for one in self.running()]
+
+    def of_version(self, version: int) -> list[str]:
+        return [one.name for one in self.running() if one.job_version == version]
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.deployments[-1]
+
+    def progress(self) -> Plan:
+        """Evaluate as after a change of health."""
+        return self.evaluate(triggered_by=Trigger.DEPLOYMENT_WATCHER)
+
+    def settle(self, rounds: int = 20) -> None:
+        """Let everything become healthy, round by round, until the plan changes nothing."""
+        for _ in range(rounds):
+            self.start(healthy=True)
+            self.wait(1)
+            plan = self.progress()
+            if not (plan.place or plan.change or plan.deployments):
+                return
+
+
+def counts(plan: Plan, group: str = "web") -> dict[str, int]:
+    """Return what an annotation counts of a group, without what it counts none of."""
+    annotation = plan.annotations.desired_tg_updates.get(group, DesiredUpdates())
+    return {name: number for name, number in msgspec.structs.asdict(annotation).items() if number}
+
+
+def blocked(evaluation: Evaluation) -> Evaluation:
+    return msgspec.structs.replace(evaluation, status=EvalStatus.BLOCKED)

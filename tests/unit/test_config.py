@@ -1,0 +1,182 @@
+"""Settings from file, environment and flags."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import click
+import pytest
+
+from daemon.cli.options import _CONNECTION, Command
+from daemon.config import Config, load
+from storage.errors import Invalid
+
+
+def loaded(
+    tmp_path: Path,
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
+    **flags: object,
+) -> Config:
+    file = tmp_path / "steward.toml"
+    file.write_text(text)
+    return load(file, environment or {}, flags)
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path) -> None:
+    text = 'datacenter = "file"\nregion = "file"\nnode_class = "file"'
+    environment = {"STEWARD_REGION": "environment", "STEWARD_NODE_CLASS": "environment"}
+    config = loaded(tmp_path, text, environment, node_class="flag")
+    assert (config.datacenter, config.region, config.node_class) == ("file", "environment", "flag")
+
+
+def test_texts_become_what_the_setting_is(tmp_path) -> None:
+    environment = {
+        "STEWARD_PORT": "0",
+        "STEWARD_DEV": "true",
+        "STEWARD_NODE_META": "zone=a,rack=b=c",
+        "STEWARD_HOST_NAMES": "one,two",
+        "STEWARD_DATA_DIR": "/srv/steward",
+    }
+    config = loaded(tmp_path, "", environment)
+    assert (config.port, config.dev) == (0, True)
+    assert config.node_meta == {"zone": "a", "rack": "b=c"}
+    assert config.host_names == ["one", "two"]
+    assert config.data_dir == Path("/srv/steward")
+
+
+def test_variables_of_the_command_line_are_passed_over(tmp_path) -> None:
+    names = [name for option in _CONNECTION for name in _variables_of(option)]
+    names += ["STEWARD_CLI_SHOW_HINTS", "STEWARD_TOKEN_FILE", "STEWARD_CONFIG", "STEWARD_VAR_count"]
+    assert loaded(tmp_path, "", dict.fromkeys(names, "x")).port == 4646
+
+
+def _variables_of(option: Callable[[Command], Command]) -> list[str]:
+    """Return the variables of ours that may hold an option of the command line."""
+    command = click.command()(option(lambda: None))
+    return [name for one in command.params for name in one.envvar or () if name[0] == "S"]
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("STEWARD_DATADIR", "STEWARD_DATA_DIR"),
+        ("STEWARD_NODE_CLAS", "STEWARD_NODE_CLASS"),
+        ("STEWARD_TOKN", "STEWARD_TOKEN"),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_nearest_known(
+    tmp_path, name: str, nearest: str
+) -> None:
+    words = f"the environment: unknown variable '{name}'; did you mean '{nearest}'"
+    with pytest.raises(Invalid, match=re.escape(words)):
+        loaded(tmp_path, "", {name: "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('datacentre = "x"', ["unknown setting 'datacentre'", "did you mean 'datacenter'"]),
+        ("port = 70000", ["port = 70000", "steward.toml", "65535"]),
+        ('port = "http"', ["port = 'http'", "steward.toml"]),
+        ("port = 1\nport = 2", ["not valid TOML"]),
+        ('log_level = "loud"', ["log_level = 'loud'", "choose one of debug, info, warning, error"]),
+        ("memory_total_mb = -1", ["memory_total_mb = -1"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_value_and_where_it_stands(
+    tmp_path, text: str, words: list[str]
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        loaded(tmp_path, text)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_a_wrong_variable_is_named_as_one(tmp_path) -> None:
+    with pytest.raises(Invalid, match=r"port = 'x' \(the environment\)"):
+        loaded(tmp_path, "", {"STEWARD_PORT": "x"})
+
+
+@pytest.mark.parametrize("name", ["sub", "nomad_task", "Team", "a-b", "", "1a"])
+def test_a_further_claim_cannot_stand_in_for_another(tmp_path: Path, name: str) -> None:
+    with pytest.raises(Invalid, match="cannot be a further claim"):
+        loaded(tmp_path, f'[identity_claims]\n"{name}" = "x"')
+
+
+@pytest.mark.parametrize("name", ["team", "subject", "cost_center2"])
+def test_a_further_claim_has_a_name_of_its_own(tmp_path: Path, name: str) -> None:
+    assert loaded(tmp_path, f'[identity_claims]\n{name} = "x"').identity_claims == {name: "x"}
+
+
+def test_meta_that_is_no_pair_is_refused(tmp_path) -> None:
+    with pytest.raises(Invalid, match="STEWARD_NODE_META: 'zone' is not of the form key=value"):
+        loaded(tmp_path, "", {"STEWARD_NODE_META": "zone"})
+
+
+def test_a_file_that_is_named_must_be_there(tmp_path) -> None:
+    with pytest.raises(Invalid, match=r"cannot read the configuration .*absent\.toml"):
+        load(tmp_path / "absent.toml", {}, {})
+
+
+def test_a_development_daemon_listens_on_loopback_only(tmp_path) -> None:
+    with pytest.raises(Invalid, match="listens on loopback only"):
+        loaded(tmp_path, dev=True, bind="192.0.2.1")
+
+
+def test_the_data_of_a_service_are_where_systemd_says(tmp_path) -> None:
+    config = loaded(tmp_path, "", {"STATE_DIRECTORY": "/var/lib/elsewhere"})
+    assert config.data_dir == Path("/var/lib/elsewhere")
+
+
+def test_a_data_directory_becomes_absolute(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert loaded(tmp_path, data_dir="here").data_dir == tmp_path / "here"
+
+
+def test_an_address_of_six_groups_is_bracketed(tmp_path) -> None:
+    assert loaded(tmp_path, bind="::1", port=1).address == "http://[::1]:1"
+
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing is bound here
+
+
+def test_plain_text_beyond_loopback_has_to_be_said_twice(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="allow_plain_text = true as well"):
+        loaded(tmp_path, bind=EVERYWHERE)
+    assert loaded(tmp_path, bind=EVERYWHERE, allow_plain_text="true").bind == EVERYWHERE
+    both = {"tls_cert": "/c.pem", "tls_key": "/k.pem"}
+    assert loaded(tmp_path, bind=EVERYWHERE, **both).address.startswith("https://")
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
+    assert loaded(tmp_path, bind=bind).bind == bind
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"tls_cert": "/c.pem"}, "tls_cert and tls_key belong together"),
+        ({"tls_key": "/k.pem"}, "tls_cert and tls_key belong together"),
+        ({"tls_client_ca": "/ca.pem"}, "needs tls_cert"),
+        ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies: 10.0.0.1/8 has host bits set"),
+        ({"trusted_proxies": ["proxy.lan"]}, "write addresses or networks"),
+        ({"oidc_issuer": "steward.lan"}, "oidc_issuer = 'steward.lan'"),
+        ({"oidc_issuer": "https://steward.lan/"}, "without a slash"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    tmp_path: Path, flags: Mapping[str, object], words: str
+) -> None:
+    with pytest.raises(Invalid, match=words):
+        loaded(tmp_path, **flags)
+
+
+def test_a_service_has_its_socket_in_its_runtime_directory(tmp_path: Path) -> None:
+    environment = {"STATE_DIRECTORY": str(tmp_path), "RUNTIME_DIRECTORY": "/run/steward"}
+    assert loaded(tmp_path, "", environment).socket_path == Path("/run/steward/steward.sock")
+
+
+def test_another_data_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
+    assert loaded(tmp_path, data_dir=str(tmp_path)).socket_path == tmp_path / "steward.sock"
+    assert loaded(tmp_path, socket="none").socket_path is None

@@ -1,0 +1,153 @@
+"""Fields as clients write them, and the texts when they cannot be read."""
+
+import pytest
+
+from daemon.fields import Fields, is_duration, of_query, parse
+from storage.errors import Malformed
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (90, 90),
+        ("90", 90),
+        (1.5, 1),
+        ("30m", 1800),
+        ("1.5h", 5400),
+        ("1h30m", 5400),
+        ("2d", 172800),
+        ("", 0),
+        (None, 0),
+        ("500ms", 0),
+    ],
+)
+def test_a_duration_is_a_number_or_a_text_with_units(value: object, seconds: int) -> None:
+    assert Fields({"ttl": value}).seconds("ttl") == seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("abc", 'time: invalid duration "abc"'),
+        ("1d12h", 'time: unknown unit "d" in duration "1d12h"'),
+        ("1h5", 'time: missing unit in duration "1h5"'),
+        ("-", 'time: invalid duration "-"'),
+        (-5, "cannot provide negative value '-5'"),
+        ("-5m", "cannot provide negative value '-300'"),
+        ("9" * 30, f'time: invalid duration "{"9" * 30}"'),
+    ],
+)
+def test_what_is_no_duration_is_refused_with_the_reason(value: object, reason: str) -> None:
+    with pytest.raises(Malformed) as raised:
+        Fields({"ttl": value}).seconds("ttl")
+    assert str(raised.value) == f'error converting input for field "ttl": {reason}'
+
+
+def test_a_duration_may_be_negative_where_that_is_allowed() -> None:
+    fields = Fields({"a": -1, "b": "-3s"})
+    assert (fields.signed_seconds("a"), fields.signed_seconds("b")) == (-1, -3)
+    assert is_duration("1h") is None
+    assert is_duration("soon") == 'time: invalid duration "soon"'
+
+
+@pytest.mark.parametrize(
+    ("value", "texts"),
+    [
+        ("a, b ,c", ["a", "b", "c"]),
+        (["a", " b "], ["a", "b"]),
+        (5, ["5"]),
+        ("", []),
+        (None, []),
+        ([True, 7], ["1", "7"]),
+    ],
+)
+def test_a_list_may_be_one_text_with_commas(value: object, texts: list[str]) -> None:
+    assert Fields({"ids": value}).texts("ids") == texts
+
+
+@pytest.mark.parametrize(
+    ("convert", "value", "reason"),
+    [
+        (
+            "text",
+            {"a": 1},
+            "'' expected type 'string', got unconvertible type 'map[string]interface {}', "
+            "value: 'map[a:1]'",
+        ),
+        (
+            "text",
+            ["a"],
+            "'' expected type 'string', got unconvertible type '[]interface {}', value: '[a]'",
+        ),
+        (
+            "texts",
+            [["a"], "b"],
+            "1 error(s) decoding:\n\n* '[0]' expected type 'string', got unconvertible type "
+            "'[]interface {}', value: '[a]'",
+        ),
+        (
+            "number",
+            "many",
+            "cannot parse '' as int: strconv.ParseInt: parsing \"many\": invalid syntax",
+        ),
+        (
+            "flag",
+            "maybe",
+            "cannot parse '' as bool: strconv.ParseBool: parsing \"maybe\": invalid syntax",
+        ),
+        ("pairs", 5, 'invalid key pair "5"'),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_with_the_reason(
+    convert: str, value: object, reason: str
+) -> None:
+    with pytest.raises(Malformed) as raised:
+        getattr(Fields({"x": value}), convert)("x")
+    assert str(raised.value) == f'error converting input for field "x": {reason}'
+
+
+def test_values_of_other_types_become_what_is_asked_for() -> None:
+    fields = Fields({"a": 12345, "b": True, "c": "7", "d": "true", "e": ["k=v"], "f": {"k": 1}})
+    assert fields.text("a") == "12345"
+    assert fields.text("b") == "1"
+    assert fields.number("c") == 7
+    assert fields.flag("d") is True
+    assert fields.pairs("e") == {"k": "v"}
+    assert fields.pairs("f") == {"k": "1"}
+    assert fields.text("absent", "default") == "default"
+
+
+@pytest.mark.parametrize("body", [b"{not json", b"5", b"[1]", b'{"a":1} more', b'"text"', b"\xff"])
+def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(Malformed, match="error parsing JSON"):
+        parse(body, "application/json")
+
+
+def test_a_body_nested_too_deep_is_refused() -> None:
+    with pytest.raises(Malformed, match="error parsing JSON"):
+        parse(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "")
+
+
+def test_bodies_are_json_or_forms() -> None:
+    assert parse(b" ", "application/json") == {}
+    assert parse(b"null", "") == {}
+    assert parse(b'{"a":1,"a":2}', "text/plain") == {"a": 2}
+    assert parse(b"a=1&b=x%20y&b=z", "application/x-www-form-urlencoded; charset=utf-8") == {
+        "a": "1",
+        "b": ["x y", "z"],
+    }
+    assert of_query([("after", "x")]) == {"after": "x"}
+
+
+def test_unknown_fields_are_named_in_order() -> None:
+    assert Fields({"z": 1, "role": 2, "a": 3}).unknown(["role"]) == ["a", "z"]
+
+
+@pytest.mark.parametrize(
+    "value", ["9" * 5000, f"-{'9' * 5000}", f"{'9' * 5000}d", f"{'9' * 5000}h"]
+)
+def test_a_number_of_thousands_of_digits_is_out_of_range(value: str) -> None:
+    fields = Fields({"ttl": value, "num_uses": value})
+    for read in (lambda: fields.signed_seconds("ttl"), lambda: fields.number("num_uses")):
+        with pytest.raises(Malformed, match="error converting input for field"):
+            read()

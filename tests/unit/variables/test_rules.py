@@ -1,0 +1,53 @@
+"""Which variables there may be."""
+
+import pytest
+
+from daemon.variables.rules import MAX_SIZE, fault_of_items, fault_of_path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a",
+        "a/b/c",
+        "a-b_c~d/9",
+        "a" * 128,
+        "nomad/jobs",
+        "nomad/jobs/web/group/task",
+        "nomad/job-templates/short",
+        "nomadic",
+        "x/nomad/y",
+    ],
+)
+def test_a_variable_can_be_at_a_plain_path(path: str) -> None:
+    assert fault_of_path(path) == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", 'invalid path ""'),
+        ("a b", 'invalid path "a b"'),
+        ("a*", 'invalid path "a*"'),
+        ("a.b", 'invalid path "a.b"'),
+        ("ü", 'invalid path "ü"'),
+        ("a\n", 'invalid path "a\\n"'),
+        ("a" * 129, "invalid path"),
+        ("nomad", "only paths at"),
+        ("nomad/other", "only paths at"),
+        ("nomad/job-templates", "one level below"),
+        ("nomad/job-templates/", "one level below"),
+        ("nomad/job-templates/a/b", "one level below"),
+    ],
+)
+def test_a_path_that_is_none_or_is_reserved_is_refused(path: str, words: str) -> None:
+    assert words in fault_of_path(path)
+
+
+def test_names_and_values_together_have_a_limit() -> None:
+    assert fault_of_items({"k": "v" * (MAX_SIZE - 1)}) == ""
+    assert "65537 bytes" in fault_of_items({"k": "v" * MAX_SIZE})
+
+
+def test_bytes_are_counted_not_signs() -> None:
+    assert fault_of_items({"k": "ü" * (MAX_SIZE // 2)}) != ""

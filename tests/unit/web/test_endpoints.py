@@ -1,0 +1,72 @@
+"""Which endpoint of the secrets side a path leads to."""
+
+import pytest
+
+from daemon.web.endpoints import Endpoints
+from daemon.web.envelope import Answer
+from daemon.web.request import Call, Endpoint
+
+
+async def handle(call: Call) -> Answer:
+    return Answer()
+
+
+TABLE = Endpoints(
+    [
+        Endpoint("/v1/sys/auth", read=handle),
+        Endpoint("/v1/sys/auth/{path}/tune", read=handle),
+        Endpoint("/v1/sys/auth/{path}", read=handle),
+        Endpoint("/v1/auth/token/lookup", read=handle),
+        Endpoint("/v1/auth/{mount}/config", read=handle),
+        Endpoint("/v1/auth/{mount}/role", list=handle),
+        Endpoint("/v1/auth/{mount}/role/{name}", read=handle),
+    ]
+)
+MOUNTS = {"cloudid/", "team/dir/", "role/"}
+
+
+@pytest.mark.parametrize(
+    ("path", "endpoint", "parameters"),
+    [
+        ("sys/auth", "/v1/sys/auth", {}),
+        ("sys/auth/a b", "/v1/sys/auth/{path}", {"path": "a b"}),
+        ("sys/auth/a/b/tune", "/v1/sys/auth/{path}/tune", {"path": "a/b"}),
+        ("auth/token/lookup", "/v1/auth/token/lookup", {}),
+        ("auth/cloudid/config", "/v1/auth/{mount}/config", {}),
+        ("auth/team/dir/config", "/v1/auth/{mount}/config", {}),
+        ("auth/cloudid/role/", "/v1/auth/{mount}/role", {}),
+        ("auth/role/role/x", "/v1/auth/{mount}/role/{name}", {"name": "x"}),
+        ("auth/cloudid/role/a.b-c_d", "/v1/auth/{mount}/role/{name}", {"name": "a.b-c_d"}),
+    ],
+)
+def test_a_path_leads_to_its_endpoint(path: str, endpoint: str, parameters: dict[str, str]) -> None:
+    found = TABLE.find(path, MOUNTS.__contains__)
+    assert found is not None
+    assert found.endpoint is not None
+    assert (found.endpoint.path, found.parameters) == (endpoint, parameters)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "auth/cloudid",
+        "auth/cloudid/",
+        "auth/cloudid/config/",
+        "auth/cloudid/role/-a",
+        "auth/cloudid/role/a-",
+        "auth/cloudid/role/a/b",
+        "auth/cloudid/role/röle",
+        "auth/cloudid/role/a\n",
+        "auth/token/nothing",
+        "sys/nothing",
+    ],
+)
+def test_a_mount_serves_only_its_own_paths(path: str) -> None:
+    found = TABLE.find(path, MOUNTS.__contains__)
+    assert found is not None
+    assert found.endpoint is None
+
+
+@pytest.mark.parametrize("path", ["auth/nothing/config", "auth/team/config", "auth/"])
+def test_where_nothing_is_mounted_nothing_is_found(path: str) -> None:
+    assert TABLE.find(path, MOUNTS.__contains__) is None

@@ -1,0 +1,109 @@
+"""The guard: what a foreign web page could have sent is turned away."""
+
+import pytest
+
+from daemon.config import Config
+from daemon.web.guard import Guard, Proxies
+
+
+def refused(method: str = "GET", bind: str = "127.0.0.1", **headers: str) -> int | None:
+    guard = Guard(Config(bind=bind, host_names=["steward.lan"]), "machine")
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    reply = guard.refusal(method, named)
+    return reply.status if reply else None
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:4646", "127.0.0.1", "127.0.0.1:80", "[::1]:4646", "MACHINE:1", "steward.lan"],
+)
+def test_our_own_names_are_accepted(host: str) -> None:
+    assert refused(host=host) is None
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:4646", "10.0.0.1", "[::2]:1"])
+def test_other_names_are_refused(host: str) -> None:
+    assert refused(host=host) == 421
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "",
+        " ",
+        ":4646",
+        "127.0.0.1:4646@evil.example",
+        "evil.example@127.0.0.1",
+        "localhost:x",
+        "localhost:",
+        "localhost:123456",
+        "localhost:80:80",
+        "localhost, evil.example",
+        "localhost/evil",
+        "[::1",
+        "[::1]evil",
+        "[::1]:4646@evil.example",
+        "::1",
+        "[localhost]",
+        "localhost\u0661",
+    ],
+)
+def test_what_is_not_a_name_and_perhaps_a_port_is_refused(host: str) -> None:
+    assert refused(host=host) == 421
+
+
+def test_a_daemon_for_every_address_answers_to_every_address_but_no_foreign_name() -> None:
+    everywhere = "0.0.0.0"  # noqa: S104 - nothing is bound here
+    assert refused(bind=everywhere, host="10.0.0.1:4646") is None
+    assert refused(bind=everywhere, host="evil.example") == 421
+
+
+def test_a_client_of_old_that_names_no_host_is_accepted() -> None:
+    assert refused() is None
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:9999"])
+def test_a_write_from_another_origin_is_refused(origin: str) -> None:
+    assert refused("POST", host="localhost:4646", origin=origin) == 403
+
+
+def test_a_write_from_our_own_page_is_accepted() -> None:
+    headers = {"origin": "http://localhost:4646", "sec_fetch_site": "same-origin"}
+    assert refused("POST", host="localhost:4646", **headers) is None
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_a_write_that_a_browser_marks_as_foreign_is_refused(site: str) -> None:
+    assert refused("DELETE", host="localhost:4646", sec_fetch_site=site) == 403
+
+
+def test_a_foreign_page_may_not_open_a_socket() -> None:
+    headers = {"upgrade": "websocket", "origin": "http://evil.example"}
+    assert refused("GET", host="localhost:4646", **headers) == 403
+
+
+def test_a_program_that_sends_neither_header_may_write() -> None:
+    assert refused("POST", host="localhost:4646") is None
+
+
+@pytest.mark.parametrize(
+    ("address", "forwarded", "client"),
+    [
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "1.2.3.4", "1.2.3.4"),
+        ("10.0.0.1", "6.6.6.6, 1.2.3.4", "1.2.3.4"),
+        ("10.0.0.1", "1.2.3.4, 10.0.0.2", "1.2.3.4"),
+        ("10.0.0.1", "1.2.3.4:5678", "1.2.3.4"),
+        ("10.0.0.1", "[2001:db8::1]:5678", "2001:db8::1"),
+        ("10.0.0.1", "2001:db8::1", "2001:db8::1"),
+        ("10.0.0.1", "unknown", "10.0.0.1"),
+        ("10.0.0.1", "1.2.3.4, unknown", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.2", "10.0.0.2"),
+        ("9.9.9.9", "1.2.3.4", "9.9.9.9"),
+        ("", "1.2.3.4", ""),
+    ],
+)
+def test_the_client_is_the_nearest_that_is_no_trusted_proxy(
+    address: str, forwarded: str, client: str
+) -> None:
+    assert Proxies(["10.0.0.0/8"]).client(address, forwarded) == client

@@ -1,0 +1,32 @@
+"""Handlers that come with their module when they are called."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from daemon.web.late import LateModule, original
+
+LATE = "colorsys"  # of the standard library, and nobody's business
+
+
+@pytest.fixture(autouse=True)
+def _not_imported() -> Iterator[None]:
+    sys.modules.pop(LATE, None)
+    yield
+    sys.modules.pop(LATE, None)
+
+
+def test_naming_a_handler_does_not_import_its_module() -> None:
+    assert callable(LateModule(LATE).rgb_to_yiq)
+    assert LATE not in sys.modules
+
+
+def test_calling_a_handler_returns_what_the_function_of_the_module_returns() -> None:
+    assert LateModule(LATE).rgb_to_yiq(0, 0, 0) == (0, 0, 0)
+    assert LATE in sys.modules
+
+
+def test_the_original_of_a_late_handler_is_the_function_itself() -> None:
+    assert original(LateModule(LATE).rgb_to_yiq).__name__ == "rgb_to_yiq"
+    assert original(len) is len

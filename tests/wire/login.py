@@ -1,0 +1,101 @@
+"""Replaying the other peer's captured answers: a daemon of our own beside a cloud of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from tests.fakes import fakecloud
+from tests.wire import replay
+from tests.wire.scenarios import Failures, daemon
+
+CLIENT_ID = "c1000000-0000-4000-8000-000000000001"
+CLIENT_SECRET = "fake-client-secret-1"  # noqa: S105  # of a cloud that is none
+RESOURCE = "api://steward-login"
+URLS = ("directory", "resource_manager", "graph", "metadata")
+ENVIRONMENT = {
+    "CLOUDID_TENANT_ID": fakecloud.TENANT,
+    "CLOUDID_AD_RESOURCE": RESOURCE,
+    "CLOUDID_CLIENT_ID": CLIENT_ID,
+    "CLOUDID_CLIENT_SECRET": CLIENT_SECRET,
+}
+
+
+@contextmanager
+def cloud() -> Iterator[str]:
+    """Run a cloud; yields its address."""
+    process = subprocess.Popen(
+        [sys.executable, fakecloud.__file__, "--port", "0"], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{json.loads(process.stdout.readline())['port']}"
+    finally:
+        process.kill()
+        process.wait(10)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
+def world(needs: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Run a cloud and a daemon that reaches it; yields both addresses and an operator's token."""
+    with cloud() as cloud_url:
+        urls = {f"STEWARD_CLOUD_{name.upper()}_URL": cloud_url for name in URLS}
+        fallback = ENVIRONMENT if "env" in needs else {}
+        with daemon("--acl", environment={**urls, **fallback}) as url:
+            yield url, cloud_url, bootstrap(url)
+
+
+def bootstrap(url: str) -> str:
+    """Return the secret of a token that may do everything."""
+    answer = httpx.post(f"{url}/v1/acl/bootstrap")
+    return answer.json()["SecretID"] if answer.is_success else "none"
+
+
+class Target(replay.Target):
+    """The replayer's, but a body is JSON and no header gets a second name."""
+
+    def encode(self, request: dict[str, Any]) -> tuple[str, dict[str, str], bytes | None]:
+        path, headers, body = super().encode(request)
+        if body is not None:
+            headers.setdefault("Content-Type", "application/json")
+        return path, headers, body
+
+
+def play(scenario: Mapping[str, Any], url: str, cloud_url: str, token: str) -> Failures:
+    """Replay a scenario; return what differs."""
+    names = {
+        "root_token": token,
+        "tenant": fakecloud.TENANT,
+        "resource": RESOURCE,
+        "client_id": CLIENT_ID,
+        "client_secret": CLIENT_SECRET,
+        "sub": fakecloud.SUB_A,
+        "sub_b": fakecloud.SUB_B,
+        "wif_issuer": f"{url}/v1/identity/oidc/plugins",
+        "wif_subject": "plugin-identity:root:auth:{{accessor}}",
+    }
+    targets = {
+        None: Target(url, vendor_names=False),
+        "cloud": Target(cloud_url, vendor_names=False),
+    }
+    player = replay.Player(targets[None], names)
+    failures = {}
+    for step in scenario["steps"]:
+        filled = {**step, "request": replay.fill(step["request"], player.names)}
+        player.target = targets[step.get("target")]
+        try:
+            answer = player.perform(filled)
+            problems = replay.compare(step, answer, player.names)
+            player.capture(step, answer)
+        except (OSError, replay.http.client.HTTPException, ValueError) as error:
+            problems = [("", f"request failed: {error!r}", "io")]
+        if problems and not step.get("peer_only"):
+            where, text, _ = problems[0]
+            failures[step["id"]] = f"{where or 'body'}: {text}"
+    return failures

@@ -1,0 +1,134 @@
+"""Replaying captured answers against daemons of our own, a fresh one for each scenario."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from storage.check import check
+from tests.wire import replay
+
+HERE = Path(__file__).parent
+GOLDEN = HERE / "golden" / "jobs"
+OURS = HERE / "ours"  # in the same form: what the specification says and nobody captured
+AUTH = HERE / "golden" / "auth"
+
+# What a scenario expects of its server (golden/jobs/README.md, section 1).
+NODE = (
+    *("--node-name", "node-1", "--node-class", "class-1", "--node-meta", "zone=a"),
+    *("--memory-total-mb", "24000"),
+)
+GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
+
+Failures = Mapping[str, str]  # step -> the first difference
+
+
+def scenarios() -> dict[str, dict[str, Any]]:
+    """Return the scenarios by name."""
+    paths = [*GOLDEN.glob("*.json"), *OURS.glob("*.json")]
+    found = [json.loads(path.read_text()) for path in sorted(paths)]
+    return {one["scenario"]: one for one in found if "steps" in one}
+
+
+def login_scenarios() -> dict[str, dict[str, Any]]:
+    """Return the other peer's scenarios by the names that the lists have for them."""
+    found = {f"auth/{path.stem}": json.loads(path.read_text()) for path in AUTH.glob("*.json")}
+    return {name: one for name, one in found.items() if "steps" in one}
+
+
+def names_in(file: str) -> set[str]:
+    """Return the scenarios and steps that a list names; what stands behind them is for people."""
+    lines = (HERE / file).read_text().splitlines()
+    return {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
+
+
+@contextmanager
+def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
+    """Run a daemon; yields its address."""
+    with tempfile.TemporaryDirectory(prefix="steward-wire-") as directory:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("STEWARD_", "NOMAD_"))}
+        with (Path(directory) / "daemon.log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
+                    *("--data-dir", f"{directory}/data", *NODE, *flags),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**kept, **environment},
+            )
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().decode().rpartition(" ")[2].strip()
+            finally:
+                process.send_signal(signal.SIGTERM)
+                process.wait(10)
+                assert process.stdout is not None
+                process.stdout.close()
+            assert check(Path(directory) / "data") == []
+
+
+def run_scenario(scenario: Mapping[str, Any], known: set[str]) -> Failures:
+    """Replay a scenario against a fresh daemon of the kind that it expects; return what differs."""
+    if scenario["agent"] == "open":
+        with daemon() as url:
+            return play(scenario, url, known)
+    with daemon("--acl") as url:
+        return play(scenario, url, known, bootstrapped(url))
+
+
+def bootstrapped(url: str) -> Mapping[str, Any]:
+    """Have the first token made with a secret of our choice; return the names for replaying."""
+    secret = str(uuid.uuid4())
+    body = json.dumps({"BootstrapSecret": secret}).encode()
+    urllib.request.urlopen(f"{url}/v1/acl/bootstrap", body).close()  # noqa: S310  # ours
+    return {"token": secret, "management_token": secret}
+
+
+def play(
+    scenario: Mapping[str, Any], url: str, known: set[str], names: Mapping[str, Any] = {}
+) -> Failures:
+    """Replay a scenario; return what differs. Steps in `known` are expected to differ."""
+    player = replay.Player(replay.Target(url, vendor_names=False), dict(names))
+    failures = {}
+    for step in scenario["steps"]:
+        is_known = scenario["scenario"] in known or step["id"] in known
+        asked = _hurried(step) if is_known else step
+        if problems := _problems(player, asked):
+            where, text, _ = problems[0]
+            failures[step["id"]] = f"{where or 'body'}: {text}"
+    return failures
+
+
+def _hurried(step: Mapping[str, Any]) -> dict[str, Any]:
+    hurried = copy.deepcopy(dict(step))
+    hurried["until_timeout_s"] = min(hurried.get("until_timeout_s", 40), GIVE_UP_AFTER)
+    return hurried
+
+
+def _problems(player: replay.Player, step: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Do what a step says; return how the answer differs (as the replayer's own `play` does)."""
+    try:
+        if step.get("background"):
+            player.start(step)
+            replay.time.sleep(step.get("settle_s", 0.5))
+            return []
+        if step.get("join"):
+            answer, begun = player.join(step["join"])
+            step = dict(begun, **{key: item for key, item in step.items() if key != "request"})
+        else:
+            answer = player.perform(step)
+        player.capture(step, answer)
+        found: list[tuple[str, str, str]] = replay.compare(step, answer, player.names)
+    except (OSError, replay.http.client.HTTPException, RuntimeError, ValueError, KeyError) as error:
+        return [("", f"request failed: {error!r}", "io")]
+    return found

@@ -1,0 +1,73 @@
+"""Our answers against the peer's captured ones, scenario by scenario.
+
+`pending.txt` names what waits for a later issue: it only shrinks, and what passes must be struck
+from it. `decided.txt` names the steps that differ on purpose; docs/compatibility.md says why.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.wire.scenarios import (
+    Failures,
+    login_scenarios,
+    names_in,
+    run_scenario,
+    scenarios,
+)
+
+AT_ONCE = 4  # scenarios mostly wait
+ALL = scenarios()
+PENDING = names_in("pending.txt")
+DECIDED = names_in("decided.txt")
+
+
+def run(name: str) -> Failures:
+    """Return what differs; what is unexpected is asked of a second daemon, whose answers count.
+
+    Some steps measure how long an answer took, and a busy machine can be late once.
+    """
+    first = once(name)
+    return once(name) if unexpected(name, first) else first
+
+
+def once(name: str) -> Failures:
+    return run_scenario(ALL[name], PENDING | DECIDED)
+
+
+def unexpected(name: str, failures: Failures) -> Failures:
+    known = PENDING | DECIDED
+    return {step: text for step, text in failures.items() if not {step, name} & known}
+
+
+@pytest.fixture(scope="module")
+def results() -> Iterator[dict[str, Future[Failures]]]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield {name: pool.submit(run, name) for name in ALL}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_scenario_is_answered_as_captured(
+    name: str, results: dict[str, Future[Failures]]
+) -> None:
+    failures = results[name].result(timeout=110)
+    assert unexpected(name, failures) == {}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_passes_is_not_listed_as_pending(
+    name: str, results: dict[str, Future[Failures]]
+) -> None:
+    failures = results[name].result(timeout=110)
+    listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
+    assert listed - failures.keys() == set()
+    assert name not in PENDING or failures
+
+
+@pytest.mark.parametrize("entry", sorted(PENDING | DECIDED))
+def test_what_is_listed_exists(entry: str) -> None:
+    steps = {step["id"] for one in ALL.values() for step in one["steps"]}
+    login = login_scenarios()
+    steps |= {f"{name}/{step['id']}" for name, one in login.items() for step in one["steps"]}
+    assert entry in steps | ALL.keys() | login.keys()

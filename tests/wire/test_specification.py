@@ -1,0 +1,237 @@
+"""Nothing of the specification is forgotten: each of its facts has a route, a field and a scenario."""
+
+import json
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.api.contract import CONTRACTS, Contract, Registration
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.openapi import describe
+from daemon.api.routes import ROUTES
+from daemon.jobs.dispatch import MAX_PAYLOAD
+from daemon.web.late import original
+from daemon.web.request import Read, Route
+from daemon.web.router import Router
+from storage.queries import submissions
+from storage.records import allocation, deployment, evaluation, job
+from storage.records.codec import ALIASES
+from tests.wire.scenarios import scenarios
+from tests.wire.specification import (
+    CALLS,
+    ELSEWHERE,
+    NAMED_OTHERWISE,
+    RECORDS,
+    REQUIRED,
+    RULES,
+    STATES,
+    Call,
+)
+
+DESCRIPTION: Any = json.loads(msgspec.json.encode(describe(ROUTES, ENDPOINTS, "1")))
+TYPES: Mapping[str, Any] = DESCRIPTION["components"]["schemas"]
+ROUTER = Router(ROUTES)
+
+
+def route_of(call: Call) -> Route | None:
+    found = [one for one in ROUTES if one.path == call.path and call.method in one.methods]
+    return found[0] if found else None
+
+
+def contract_of(call: Call) -> Contract:
+    route = route_of(call)
+    assert route is not None
+    return CONTRACTS[original(route.handler)]
+
+
+@cache
+def captured() -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return the captured steps by method and path of the call."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for scenario in scenarios().values():
+        for step in scenario["steps"]:
+            request = step.get("request", {})
+            routes, _ = ROUTER.find(request.get("path", "").replace("%2F", "/"))
+            if routes:
+                method = "POST" if request["method"] == "PUT" else request["method"]
+                found.setdefault((method, routes[0].path), []).append(step)
+    return found
+
+
+def steps_of(call: Call) -> list[dict[str, Any]]:
+    return captured()[call.method, call.path]
+
+
+def queries(call: Call) -> Iterator[set[str]]:
+    for step in steps_of(call):
+        query = step["request"].get("query") or {}
+        yield {pair[0] for pair in (query.items() if isinstance(query, dict) else query)}
+
+
+def bodies(call: Call) -> Iterator[set[str]]:
+    for step in steps_of(call):
+        body = step["request"].get("body")
+        if isinstance(body, dict):
+            yield set(body)
+
+
+def answers(call: Call) -> Iterator[set[str]]:
+    for step in steps_of(call):
+        body = step.get("response", {}).get("body")  # what was begun is answered by a later step
+        for one in body if isinstance(body, list) else [body]:
+            if isinstance(one, dict):
+                yield set(one)
+
+
+def facts(part: str) -> list[tuple[str, str]]:
+    """Return each fact of a part of the calls that are there: name of the call, name of the fact."""
+    return [(name, fact) for name in CALLS for fact in getattr(CALLS[name], part)]
+
+
+# ---- the calls --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_is_there(name: str) -> None:
+    assert route_of(CALLS[name]) is not None
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_call_has_been_captured(name: str) -> None:
+    assert steps_of(CALLS[name])
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_blocks_where_it_should(name: str) -> None:
+    route = route_of(CALLS[name])
+    assert (isinstance(route, Read) and bool(route.watch)) is CALLS[name].blocking
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].needs])
+def test_each_capability_is_enough(name: str) -> None:
+    route = route_of(CALLS[name])
+    assert route is not None
+    assert set(CALLS[name].needs.split()) - set(route.needs.any_of) == set()
+
+
+@pytest.mark.parametrize(("name", "parameter"), facts("query"))
+def test_every_parameter_is_read_and_shown(name: str, parameter: str) -> None:
+    assert parameter in contract_of(CALLS[name]).query
+    assert any(parameter in query for query in queries(CALLS[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [(name, one) for name, one in facts("query") if CALLS[name].query[one] != REQUIRED],
+)
+def test_every_parameter_may_be_left_out(name: str, parameter: str) -> None:
+    assert any(parameter not in query for query in queries(CALLS[name]))
+
+
+@pytest.mark.parametrize(("name", "field"), facts("body"))
+def test_every_field_of_a_body_is_decoded(name: str, field: str) -> None:
+    decoded = fields_of(contract_of(CALLS[name]).takes)
+    assert field in decoded
+    default = CALLS[name].body[field]
+    if default != REQUIRED:
+        # That nothing was said may be told apart from what counts then.
+        assert (plain(decoded[field]) or None) == (default or None)
+
+
+@pytest.mark.parametrize(("name", "field"), facts("body"))
+def test_every_field_of_a_body_has_been_captured(name: str, field: str) -> None:
+    sent = {one for body in bodies(CALLS[name]) for one in body}
+    assert {field, ALIASES.get(field, field)} & sent
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].answer])
+def test_every_field_of_an_answer_is_given(name: str) -> None:
+    wanted = set(CALLS[name].answer.split())
+    assert wanted - properties(contract_of(CALLS[name])) == set()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_every_field_of_an_answer_has_been_captured(name: str) -> None:
+    wanted = set(CALLS[name].answer.split())
+    assert wanted - {one for answer in answers(CALLS[name]) for one in answer} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if CALLS[name].overrides])
+def test_what_policies_guard_can_override_them(name: str) -> None:
+    assert "PolicyOverride" in CALLS[name].body
+
+
+def fields_of(record: object) -> dict[str, object]:
+    """Return the fields of a record on the wire, with their defaults."""
+    assert isinstance(record, type)
+    return {
+        field.encode_name: None if field.default is msgspec.NODEFAULT else field.default
+        for field in msgspec.structs.fields(record)
+    }
+
+
+def plain(default: object) -> object:
+    return msgspec.to_builtins(default)
+
+
+def properties(contract: Contract) -> set[str]:
+    """Return the fields of what a call gives, or of each element of it."""
+    schema = msgspec.json.schema_components(
+        [contract.gives], schema_hook=lambda _: {"title": "any"}, ref_template="{name}"
+    )[0][0]
+    named = schema.get("items", schema)
+    named = named["anyOf"][-1] if "anyOf" in named and "$ref" not in named["anyOf"][0] else named
+    named = named.get("anyOf", [named])[0]
+    return set(TYPES[named["$ref"]]["properties"])
+
+
+# ---- the records ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("record", "field"), [(name, one) for name, text in RECORDS.items() for one in text.split()]
+)
+def test_every_field_of_a_record_is_there(record: str, field: str) -> None:
+    name = NAMED_OTHERWISE.get((record, field), field)
+    place = ELSEWHERE.get((record, field), record)
+    assert name in TYPES[place]["properties"]
+
+
+def test_a_registration_of_a_service_has_the_fields_of_the_specification() -> None:
+    assert set(CALLS["Job Services"].answer.split()) == fields_of(Registration).keys()
+
+
+KNOWN: Mapping[tuple[str, str], type[StrEnum]] = {
+    ("Job", "Status"): job.JobStatus,
+    ("Job", "Type"): job.JobType,
+    ("Evaluation", "Status"): evaluation.EvalStatus,
+    ("Evaluation", "TriggeredBy"): evaluation.Trigger,
+    ("Deployment", "Status"): deployment.DeploymentStatus,
+    ("Allocation", "DesiredStatus"): allocation.DesiredStatus,
+    ("Allocation", "ClientStatus"): allocation.ClientStatus,
+    ("TaskState", "State"): allocation.TaskPhase,
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "value"), [(state, one) for state, text in STATES.items() for one in text.split()]
+)
+def test_every_state_is_known(state: tuple[str, str], value: str) -> None:
+    assert value in list(KNOWN[state])
+
+
+# ---- limits and rules -------------------------------------------------------------------------
+
+
+def test_the_limits_are_those_of_the_specification() -> None:
+    assert (MAX_PAYLOAD, submissions.KEPT) == (16384, 6)
+
+
+@pytest.mark.parametrize(("rule", "shown"), RULES.items())
+def test_every_rule_has_been_captured(rule: str, shown: str) -> None:
+    steps = {step["id"] for one in scenarios().values() for step in one["steps"]}
+    assert shown in steps | scenarios().keys()
