@@ -32,7 +32,7 @@ from hypercorn.trio import serve
 from quart import Response
 from quart_trio import QuartTrio
 
-from storage.queries import allocations, evaluations, jobs
+from storage.queries import allocations, evaluations, job_status, jobs
 from storage.records.allocation import (
     AllocatedResources,
     AllocatedShared,
@@ -239,7 +239,7 @@ def add_children(tx: Transaction, *, parent: Job, numbers: range) -> None:
         done = evaluation(stored, f"e-{number:030}", status=EvalStatus.COMPLETE)
         evaluations.put(tx, done, NOW)
         allocations.add(tx, placed(stored, number), NOW)
-        jobs.settle(tx, "default", child_id)
+        job_status.settle(tx, "default", child_id)
 
 
 def placed(child: Job, number: int) -> Allocation:

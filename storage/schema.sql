@@ -40,7 +40,7 @@ CREATE TABLE namespaces (
 -- Jobs that exist: which version is current, what the job is doing, and its line in a
 -- listing. Rows appear with the first version and go with a purge, which takes everything
 -- that belongs to the job along. Written by daemon/jobs; status and counts by one function
--- (storage/queries/jobs.py settle) in every write that can change them.
+-- (storage/queries/job_status.py settle) in every write that can change them.
 CREATE TABLE jobs (
     namespace         TEXT    NOT NULL,
     id                TEXT    NOT NULL,

@@ -20,7 +20,7 @@ from daemon.web.parameters import BadParameter
 from daemon.web.reply import Reply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Denied, Malformed, NotFound, Refused
-from storage.queries import jobs, nodes
+from storage.queries import job_listings, jobs, nodes
 from storage.readers import Snapshot
 from storage.records.base import Record
 from storage.records.codec import Document, parse
@@ -71,7 +71,9 @@ class JobDeregisterResponse(Record, frozen=True, kw_only=True):
 def index(request: Request, db: Snapshot) -> Reply:
     """List jobs by namespace and id (golden: list-jobs)."""
     query = request.query
-    rows = jobs.stubs(db, request.namespace, query.text("prefix"), with_meta=query.flag("meta"))
+    rows = job_listings.stubs(
+        db, request.namespace, query.text("prefix"), with_meta=query.flag("meta")
+    )
     if request.namespace == EVERYWHERE:
         rows = [row for row in rows if request.sees(row[0])]
     if expression := query.text("filter"):

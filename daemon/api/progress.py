@@ -10,7 +10,7 @@ from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, deployments, evaluations, jobs
+from storage.queries import allocations, deployments, evaluations, job_listings, jobs
 from storage.queries import services as services_of
 from storage.readers import Snapshot
 from storage.records import views
@@ -32,7 +32,7 @@ class JobAction(Record, frozen=True, kw_only=True):
 
 def summary(request: Request, db: Snapshot) -> Reply:
     """Count a job's allocations and children by status."""
-    found = jobs.summary_wire(db, request.namespace, request["job_id"])
+    found = job_listings.summary_wire(db, request.namespace, request["job_id"])
     if found is None:
         raise NotFound("job not found", index=db.table_index("summaries"))
     return reply.read(*found)

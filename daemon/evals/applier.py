@@ -9,7 +9,16 @@ and a crash in between hands it out again.
 import msgspec
 
 from daemon.scheduler.state import ClusterState, Plan
-from storage.queries import allocations, deployments, evaluations, jobs, nodes, signing, versions
+from storage.queries import (
+    allocations,
+    deployments,
+    evaluations,
+    job_status,
+    jobs,
+    nodes,
+    signing,
+    versions,
+)
 from storage.queries.evaluations import NO_ROOM, Room
 from storage.records.allocation import Allocation
 from storage.records.deployment import DeploymentStatus
@@ -42,8 +51,8 @@ async def apply(
         for follow_up in plan.evaluations:
             evaluations.put(tx, follow_up, now)
         _finish(tx, evaluation, state, plan, now)
-        jobs.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
-        jobs.settle(tx, evaluation.namespace, evaluation.job_id)
+        job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
+        job_status.settle(tx, evaluation.namespace, evaluation.job_id)
         return True
 
     return await store.write(write)
@@ -179,6 +188,6 @@ async def fail(store: Store, evaluation: Evaluation, reason: str, *, now: int) -
             evaluation, status=EvalStatus.FAILED, status_description=reason
         )
         evaluations.put(tx, failed, now)
-        jobs.settle(tx, evaluation.namespace, evaluation.job_id)
+        job_status.settle(tx, evaluation.namespace, evaluation.job_id)
 
     await store.write(write)

@@ -15,7 +15,7 @@ import trio
 from daemon.clock import Clock
 from daemon.evals.judgement import Verdict, judge
 from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
-from storage.queries import allocations, deployments, jobs
+from storage.queries import allocations, deployments, job_status, jobs
 from storage.readers import Snapshot
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import SECOND
@@ -96,7 +96,7 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
     if moved.status != DeploymentStatus.PAUSED and verdict.calls_scheduler:
         call_scheduler(tx, deployment, now, eval_id)
     else:
-        jobs.settle(tx, deployment.namespace, deployment.job_id)
+        job_status.settle(tx, deployment.namespace, deployment.job_id)
 
 
 def _allow_replacement(tx: Transaction, deployment: Deployment, now: int) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock
-from storage.queries import evaluations, events, jobs, moments
+from storage.queries import evaluations, events, job_listings, job_status, jobs, moments
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -32,7 +32,7 @@ async def collect(store: Store, before: int) -> None:
 
     def step(tx: Transaction) -> bool:
         """Remove a little; tell whether there is more."""
-        dead = jobs.dead_since(tx, moments.index_at(tx, before), STEP)
+        dead = job_listings.dead_since(tx, moments.index_at(tx, before), STEP)
         for job in dead:
             jobs.purge(tx, job)
         orphans = evaluations.remove_orphans(tx, before, STEP)
@@ -52,12 +52,12 @@ async def collect_now(store: Store, now: int) -> None:
 
 async def settle_all(store: Store) -> None:
     """Bring the status and the counts of every job up to date, a few jobs a write."""
-    every = await store.read_long(lambda db: jobs.by_change(db, "*", children=True))
+    every = await store.read_long(lambda db: job_listings.by_change(db, "*", children=True))
     names = [(one.namespace, one.id) for one in every]
 
     def step(tx: Transaction, some: list[tuple[str, str]]) -> None:
         for namespace, job_id in some:
-            jobs.settle(tx, namespace, job_id)
+            job_status.settle(tx, namespace, job_id)
 
     for first in range(0, len(names), STEP):
         await store.write(partial(step, some=names[first : first + STEP]))

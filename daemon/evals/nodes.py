@@ -12,7 +12,7 @@ import msgspec
 from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Refused
-from storage.queries import allocations, evaluations, jobs, nodes
+from storage.queries import allocations, evaluations, job_listings, job_status, jobs, nodes
 from storage.readers import Snapshot
 from storage.records.evaluation import Trigger
 from storage.records.job import JobType
@@ -149,7 +149,7 @@ def _evaluate(
     """Make an evaluation of each job that has work on a node, and of those that run on every node."""
     here = {(one.namespace, one.job_id) for one in allocations.to_run(tx, node.id)}
     made = []
-    for namespace, job_id in sorted(here | set(jobs.on_every_node(tx))):
+    for namespace, job_id in sorted(here | set(job_listings.on_every_node(tx))):
         job = jobs.current(tx, namespace, job_id)
         if job is None:
             continue
@@ -158,7 +158,7 @@ def _evaluate(
             node_id=node.id,
         )
         evaluations.put(tx, evaluation, now)
-        jobs.settle(tx, namespace, job_id)
+        job_status.settle(tx, namespace, job_id)
         made.append(evaluation.id)
     return made
 

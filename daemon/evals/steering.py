@@ -14,7 +14,7 @@ from daemon.jobs.history import revert
 from daemon.jobspec.canonicalize import same_definition
 from daemon.jobspec.gotext import multi_error
 from storage.errors import Refused
-from storage.queries import allocations, deployments, evaluations, jobs
+from storage.queries import allocations, deployments, evaluations, job_status, jobs
 from storage.records.allocation import Allocation, DeploymentHealth
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import Trigger
@@ -126,7 +126,7 @@ async def pause(
                 deployment, status=DeploymentStatus.PAUSED, status_description=PAUSED
             )
             deployments.put(tx, halted, now)
-            jobs.settle(tx, deployment.namespace, deployment.job_id)
+            job_status.settle(tx, deployment.namespace, deployment.job_id)
             return Steered(index=tx.index)
         groups = deployment.task_groups
         if deployment.status == DeploymentStatus.PAUSED:
@@ -229,7 +229,7 @@ def call_scheduler(tx: Transaction, deployment: Deployment, now: int, eval_id: s
         )
         evaluation = msgspec.structs.replace(evaluation, deployment_id=deployment.id)
         evaluations.put(tx, evaluation, now)
-    jobs.settle(tx, deployment.namespace, deployment.job_id)
+    job_status.settle(tx, deployment.namespace, deployment.job_id)
 
 
 def make_ordinary(tx: Transaction, before: Deployment, after: Deployment, now: int) -> None:

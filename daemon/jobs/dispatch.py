@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Invalid, Malformed, Refused
-from storage.queries import evaluations, jobs
+from storage.queries import evaluations, job_status, jobs
 from storage.records.base import SECOND, Record
 from storage.records.evaluation import Trigger
 from storage.records.gobase64 import decode_base64
@@ -95,7 +95,7 @@ async def dispatch_job(
         child = jobs.append_version(tx, derive(parent, request, child_id_of(parent, request), now))
         evaluation = new_evaluation(child, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
-        jobs.settle(tx, namespace, child.id)
+        job_status.settle(tx, namespace, child.id)
         return Dispatched(
             job_id=child.id,
             create_index=tx.index,

@@ -4,7 +4,7 @@ import msgspec
 import trio
 
 from storage.errors import Malformed, Refused
-from storage.queries import allocations, evaluations, jobs
+from storage.queries import allocations, evaluations, job_status, jobs
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import Record
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
@@ -88,7 +88,7 @@ async def evaluate_job(
             job, eval_id, Trigger.JOB_REGISTER, job_modify_index=job.modify_index
         )
         evaluations.put(tx, evaluation, now)
-        jobs.settle(tx, namespace, job_id)
+        job_status.settle(tx, namespace, job_id)
         return Evaluated(eval_id=eval_id, index=tx.index, job_modify_index=job.modify_index)
 
     return await store.write(write)

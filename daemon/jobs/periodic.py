@@ -23,7 +23,7 @@ from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
 from storage.errors import Invalid, Refused, StorageFull
-from storage.queries import evaluations, jobs, periodic
+from storage.queries import evaluations, job_status, jobs, periodic
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
@@ -206,7 +206,7 @@ def _launch(tx: Transaction, parent: Job, child_id: str, now: int, eval_id: str)
     if not child.launches_children:
         evaluation = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
-    jobs.settle(tx, child.namespace, child.id)
+    job_status.settle(tx, child.namespace, child.id)
 
 
 async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id: str) -> Forced:
@@ -233,7 +233,7 @@ async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id:
         else:
             again = new_evaluation(child, eval_id, Trigger.PERIODIC_JOB)
             evaluations.put(tx, again, now)
-            jobs.settle(tx, namespace, child_id)
+            job_status.settle(tx, namespace, child_id)
         return Forced(eval_id=eval_id, index=tx.index)
 
     return await store.write(write)

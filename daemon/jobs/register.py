@@ -15,7 +15,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
 from storage.errors import Conflict, Invalid, Malformed, Refused
-from storage.queries import evaluations, jobs, namespaces, submissions
+from storage.queries import evaluations, job_status, jobs, namespaces, submissions
 from storage.readers import Snapshot
 from storage.records.base import Record, Uint64
 from storage.records.codec import Document, JobDocument
@@ -251,5 +251,5 @@ def enter(
         )
         evaluations.put(tx, evaluation, now)
         done = msgspec.structs.replace(done, eval_id=eval_id, eval_create_index=tx.index)
-    jobs.settle(tx, stored.namespace, stored.id)
+    job_status.settle(tx, stored.namespace, stored.id)
     return done

@@ -14,7 +14,7 @@ from daemon.jobs.register import check_index
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.validate import Findings
 from storage.errors import Malformed, NotFound
-from storage.queries import deployments, evaluations, jobs, scaling
+from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records import gojson
 from storage.records.base import Int64, Record, Uint64
 from storage.records.evaluation import Trigger
@@ -120,7 +120,7 @@ def _enter(tx: Transaction, job: Job, remarks: Iterable[str], now: int, eval_id:
         evaluation = new_evaluation(stored, eval_id, Trigger.JOB_SCALING, job_modify_index=tx.index)
         evaluations.put(tx, evaluation, now)
         done = msgspec.structs.replace(done, eval_id=eval_id, eval_create_index=tx.index)
-    jobs.settle(tx, stored.namespace, stored.id)
+    job_status.settle(tx, stored.namespace, stored.id)
     return done
 
 

@@ -4,7 +4,7 @@ import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import NotFound
-from storage.queries import allocations, evaluations, jobs
+from storage.queries import allocations, evaluations, job_status, jobs
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobType
 from storage.store import Store
@@ -57,7 +57,7 @@ async def stop_job(
             )
             evaluations.put(tx, evaluation, now)
             done = Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
-        jobs.settle(tx, namespace, job_id)
+        job_status.settle(tx, namespace, job_id)
         return done
 
     return await store.write(write)
@@ -104,7 +104,7 @@ async def stop_allocation(
             job, eval_id, Trigger.ALLOC_STOP, job_modify_index=job.job_modify_index
         )
         evaluations.put(tx, evaluation, now)
-        jobs.settle(tx, job.namespace, job.id)
+        job_status.settle(tx, job.namespace, job.id)
         return Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
 
     return await store.write(write)

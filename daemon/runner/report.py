@@ -14,7 +14,7 @@ import trio
 from daemon.clock import Clock
 from daemon.runner.lifecycle import client_status
 from storage.errors import StorageFull
-from storage.queries import allocations, evaluations, jobs, services
+from storage.queries import allocations, evaluations, job_status, jobs, services
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     Allocation,
@@ -220,7 +220,7 @@ def store_snapshot(tx: Transaction, snapshot: Snapshot) -> None:
         allocations.set_handle(tx, snapshot.alloc_id, task, handle)
     if status == ClientStatus.FAILED and before.client_status not in CLIENT_TERMINAL:
         _evaluate(tx, after, snapshot)
-    jobs.settle(tx, after.namespace, after.job_id)
+    job_status.settle(tx, after.namespace, after.job_id)
 
 
 def _health(before: Allocation, snapshot: Snapshot) -> DeploymentHealth | None:

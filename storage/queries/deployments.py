@@ -28,7 +28,7 @@ _PUT = """
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
     """Store a new deployment (create index 0), or the new state of one; return it as stored.
 
-    The caller calls `jobs.settle` afterwards.
+    The caller calls `job_status.settle` afterwards.
     """
     new = not deployment.create_index
     stored = msgspec.structs.replace(

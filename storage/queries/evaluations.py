@@ -56,7 +56,7 @@ def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM
     """Store a new evaluation, or the new state of one; return it with its indexes and times.
 
     A new one has create index 0. `needs` is the least room that can help a blocked one. The caller
-    calls `jobs.settle` afterwards.
+    calls `job_status.settle` afterwards.
     """
     new = not evaluation.create_index
     stored = msgspec.structs.replace(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from storage.queries import jobs, periodic, scaling, submissions
+from storage.queries import job_status, jobs, periodic, scaling, submissions
 from storage.readers import Snapshot
 from storage.records.allocation import Client, DeploymentHealth, Desired, Placement
 from storage.records.deployment import Deployment
@@ -166,9 +166,9 @@ def broken(db: Snapshot) -> Iterator[str]:
 def _unsettled(db: Snapshot) -> Iterator[str]:
     """Yield jobs whose stored status or counts are not what follows from what belongs to them."""
     for row in db.all("SELECT * FROM jobs"):
-        if row["status"] != jobs.status_of(db, row):
+        if row["status"] != job_status.status_of(db, row):
             yield f"a job's status follows from what belongs to it: not so for {row['id']}"
-        if row["summary"] != jobs.counts_of(db, row):
+        if row["summary"] != job_status.counts_of(db, row):
             yield f"a job's counts follow from what belongs to it: not so for {row['id']}"
 
 

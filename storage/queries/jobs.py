@@ -1,7 +1,6 @@
 """Jobs: their append-only versions, current state, counts and source texts."""
 
 import sqlite3
-from typing import NamedTuple
 
 import msgspec
 
@@ -10,34 +9,21 @@ from storage.queries import (
     deployments,
     evaluations,
     events,
+    job_status,
     periodic,
     scaling,
     services,
 )
-from storage.readers import Snapshot, selection
+from storage.readers import Snapshot
 from storage.records.codec import encode, job_document
 from storage.records.job import (
-    GroupSummary,
     Job,
-    JobCounts,
     JobHead,
     JobListing,
     JobStatus,
-    JobType,
     VersionTag,
 )
 from storage.writer import Transaction
-
-
-def topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job are published."""
-    return f"jobs/{namespace}/{job_id}"
-
-
-def summary_topic(namespace: str, job_id: str) -> str:
-    """Return the topic on which changes of a job's counts are published."""
-    return f"summaries/{namespace}/{job_id}"
-
 
 # ---- reading ------------------------------------------------------------------------------------
 
@@ -58,7 +44,6 @@ _FROM = """
 _CURRENT = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = j.version"
 _VERSION = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = :version"
 _VERSIONS = f"SELECT v.document, {_HEAD} {_FROM} ORDER BY v.version DESC"
-_ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
 
 
 def _head(row: sqlite3.Row) -> JobHead:
@@ -105,7 +90,7 @@ def current(db: Snapshot, namespace: str, job_id: str) -> Job | None:
 
 def definition_index(db: Snapshot, namespace: str, job_id: str) -> int | None:
     """Return the index of the last change of a job's definition."""
-    row = db.one(_ROW, {"namespace": namespace, "id": job_id})
+    row = job_status.stored(db, namespace, job_id)
     return int(row["job_modify_index"]) if row else None
 
 
@@ -147,115 +132,10 @@ def registered_wire(db: Snapshot, namespace: str, job_id: str, number: int) -> b
     return _joined(head, row)
 
 
-# A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
-# children change with each step of each child: they are columns, not text.
-_COUNTS_FORM = (
-    '%s,"Children":{"Pending":%d,"Running":%d,"Dead":%d},"CreateIndex":%d,"ModifyIndex":%d}'
-)
-_COUNTS = """
-    substr(summary, 1, length(summary) - 1), children_pending, children_running, children_dead,
-    create_index, summary_index
-"""
-_SUMMARY = f"""
-    SELECT printf('{_COUNTS_FORM}', {_COUNTS}) AS summary, summary_index
-      FROM jobs
-     WHERE namespace = :namespace AND id = :id
-"""
-
-
-def summary_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
-    """Return a job's counts as JSON, and the index of their last change."""
-    row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
-    return (row["summary"].encode(), row["summary_index"]) if row else None
-
-
-_STUBS = f"""
-    SELECT namespace, id,
-           CAST(printf('%s,"Status":"%s","ModifyIndex":%d,"JobSummary":{_COUNTS_FORM}%s}}',
-                       listing, status, modify_index, {_COUNTS}, :meta) AS BLOB) AS stub
-      FROM jobs
-"""
-_STUB_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "prefix": "id >= :prefix AND id < :prefix || char(1114111)",
-}
-_STUBS_WITH_META = _STUBS.replace(
-    ":meta",
-    """',"Meta":' || (SELECT coalesce(v.document -> '$.Meta', 'null')
-                        FROM job_versions v
-                       WHERE v.namespace = jobs.namespace AND v.job_id = jobs.id
-                         AND v.version = jobs.version)""",
-)
-
-
-def stubs(
-    db: Snapshot, namespace: str, prefix: str = "", *, with_meta: bool = False
-) -> list[tuple[str, str, bytes]]:
-    """Return namespace, id and listing line of the jobs whose id begins with `prefix`.
-
-    Ordered by namespace and id; the namespace `*` means all.
-    """
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    sql = selection(
-        _STUBS_WITH_META if with_meta else _STUBS, _STUB_FILTERS, given, "namespace, id"
-    )
-    rows = db.all(sql, {**given, "meta": ""})
-    return [(row["namespace"], row["id"], row["stub"]) for row in rows]
-
-
-class Change(NamedTuple):
-    """A job and when it changed last."""
-
-    modify_index: int
-    namespace: str
-    id: str
-
-
-_BY_CHANGE = "SELECT modify_index, namespace, id FROM jobs"
-
-
-def by_change(
-    db: Snapshot, namespace: str, prefix: str = "", *, children: bool = False
-) -> list[Change]:
-    """Return the jobs whose id begins with `prefix`, oldest change first, or only those without parent."""
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    filters, chosen = _STUB_FILTERS, dict(given)
-    if not children:
-        filters, chosen = {**filters, "parent_id": "parent_id = ''"}, {**given, "parent_id": ""}
-    sql = selection(_BY_CHANGE, filters, chosen, "modify_index, namespace, id")
-    return [Change(*row) for row in db.all(sql, given)]
-
-
-_CHILD_STATUSES = """
-    SELECT status FROM jobs
-     WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''
-  ORDER BY create_index
-"""
-
-
-def child_statuses(db: Snapshot, namespace: str, job_id: str) -> list[str]:
-    """Return the status of every child of a job, oldest first."""
-    rows = db.all(_CHILD_STATUSES, {"namespace": namespace, "id": job_id})
-    return [row["status"] for row in rows]
-
-
 def has_active_children(db: Snapshot, job: Job) -> bool:
     """Tell whether a child of a job is not dead."""
-    row = db.one(_ROW, {"namespace": job.namespace, "id": job.id})
+    row = job_status.stored(db, job.namespace, job.id)
     return row is not None and row["children_pending"] + row["children_running"] > 0
-
-
-_ON_EVERY_NODE = """
-    SELECT namespace, id FROM jobs
-     WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0
-"""
-
-
-def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
-    """Return namespace and id of the jobs that have work on every node that suits them."""
-    return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]
 
 
 _DISPATCHED_WITH = """
@@ -326,7 +206,7 @@ def append_version(tx: Transaction, job: Job) -> Job:
     The job's `submit_time` and `stable` are kept; its version and indexes follow from what is stored. The
     caller calls `settle` when its other changes are made.
     """
-    row = tx.one(_ROW, {"namespace": job.namespace, "id": job.id})
+    row = job_status.stored(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)
     # Children have their parent's policies, but the parent's count is what they are for.
     has_scaling = not job.parent_id and any(group.scaling for group in job.task_groups or ())
@@ -365,11 +245,11 @@ def append_version(tx: Transaction, job: Job) -> Job:
     tx.execute(_ADD_STATE, values)
     periodic.follow(tx, stored)
     if not row and stored.parent_id:
-        _count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
+        job_status.count_child(tx, stored.namespace, stored.parent_id, None, JobStatus.PENDING)
     tx.touch("job_versions")
     if has_scaling or (row and row["has_scaling"]):
         tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
-    _changed(tx, stored.namespace, stored.id)
+    job_status.changed(tx, stored.namespace, stored.id)
     events.add(
         tx,
         "Job",
@@ -402,10 +282,6 @@ def _listing(job: Job) -> JobListing:
     )
 
 
-def _changed(tx: Transaction, namespace: str, job_id: str) -> None:
-    tx.touch("jobs", topic(namespace, job_id))
-
-
 _NODES = """
     SELECT DISTINCT node_id FROM allocations WHERE namespace = :namespace AND job_id = :id
 """
@@ -415,23 +291,23 @@ _PURGE = "DELETE FROM jobs WHERE namespace = :namespace AND id = :id"
 def purge(tx: Transaction, job: Job) -> None:
     """Remove a job with everything that belongs to it; evaluations stay."""
     key = {"namespace": job.namespace, "id": job.id}
-    row = tx.one(_ROW, key)
+    row = job_status.stored(tx, job.namespace, job.id)
     nodes = [node["node_id"] for node in tx.all(_NODES, key)]
     for registration in services.of_job(tx, job.namespace, job.id):
         services.remove(tx, registration)
     tx.execute(_PURGE, key)
     if row and row["parent_id"]:
-        _count_child(tx, job.namespace, row["parent_id"], row["status"], None)
+        job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)
     if row and row["has_scaling"]:
         tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
     tx.touch("job_versions")
-    tx.touch("summaries", summary_topic(job.namespace, job.id))
+    tx.touch("summaries", job_status.summary_topic(job.namespace, job.id))
     tx.touch("allocations", allocations.job_topic(job.namespace, job.id))
     tx.touch("allocations", *(allocations.node_topic(node) for node in nodes))
     tx.touch("allocations", *(allocations.removed_topic(node) for node in nodes))
     tx.touch("deployments", deployments.job_topic(job.namespace, job.id))
     tx.touch(evaluations.ROOM, evaluations.ROOM)
-    _changed(tx, job.namespace, job.id)
+    job_status.changed(tx, job.namespace, job.id)
     events.add(
         tx,
         "Job",
@@ -440,21 +316,6 @@ def purge(tx: Transaction, job: Job) -> None:
         key=job.id,
         payload=f'{{"Job":{job_document(job)}}}',
     )
-
-
-_DEAD = """
-    SELECT namespace, id FROM jobs
-     WHERE status = 'dead' AND modify_index <= :index
-  ORDER BY modify_index
-     LIMIT :most
-"""
-
-
-def dead_since(db: Snapshot, index: int, most: int) -> list[Job]:
-    """Return jobs that have been dead since an index or longer, at most `most`."""
-    rows = db.all(_DEAD, {"index": index, "most": most})
-    found = [current(db, row["namespace"], row["id"]) for row in rows]
-    return [job for job in found if job is not None]
 
 
 _MARK = """
@@ -467,125 +328,6 @@ def version_changed(tx: Transaction, namespace: str, job_id: str, number: int) -
     """Say that something about a version changed: with the current one the job has changed."""
     key = {"namespace": namespace, "id": job_id, "version": number, "index": tx.index}
     if tx.execute(_MARK, key):
-        settle(tx, namespace, job_id)
+        job_status.settle(tx, namespace, job_id)
     tx.touch("job_versions")
-    _changed(tx, namespace, job_id)
-
-
-_SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND id = :id"
-
-
-def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Note how many allocations of each group wait for room."""
-    tx.execute(
-        _SET_QUEUED,
-        {"namespace": namespace, "id": job_id, "queued": encode(queued).decode()},
-    )
-
-
-# ---- status and counts ---------------------------------------------------------------------------
-
-_STATUSES = """
-    SELECT task_group, client_status, count(*) AS number
-      FROM allocations
-     WHERE namespace = :namespace AND job_id = :id
-  GROUP BY task_group, client_status
-"""
-_RUNS = """
-    SELECT 1 FROM allocations
-     WHERE namespace = :namespace AND job_id = :id AND desired_status = 'run'
-       AND client_status IN ('pending', 'running', 'unknown')
-     UNION ALL
-    SELECT 1 FROM deployments
-     WHERE namespace = :namespace AND job_id = :id AND status IN ('running', 'paused')
-     LIMIT 1
-"""
-_WAITS = """
-    SELECT 1 FROM evaluations
-     WHERE namespace = :namespace AND job_id = :id AND status IN ('pending', 'blocked')
-     LIMIT 1
-"""
-_SETTLE = """
-    UPDATE jobs
-       SET status = :status, modify_index = :modify_index,
-           summary = :summary, summary_index = :summary_index
-     WHERE namespace = :namespace AND id = :id
-"""
-_COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
-
-
-def settle(tx: Transaction, namespace: str, job_id: str) -> None:
-    """Bring the status and the counts of a job up to date.
-
-    Called by every write that changes an evaluation, an allocation or a deployment, or the job
-    itself, after the change: so what lists show is never older than what they list.
-    """
-    row = tx.one(_ROW, {"namespace": namespace, "id": job_id})
-    if row is None:
-        return  # purged; its evaluations and tasks may still end
-    status, summary = status_of(tx, row), counts_of(tx, row)
-    moved, counted = status != row["status"], summary != row["summary"]
-    if not (moved or counted):
-        return
-    tx.execute(
-        _SETTLE,
-        {
-            "namespace": namespace,
-            "id": job_id,
-            "status": status,
-            "modify_index": tx.index if moved else row["modify_index"],
-            "summary": summary,
-            "summary_index": tx.index if counted else row["summary_index"],
-        },
-    )
-    if moved:
-        _changed(tx, namespace, job_id)
-        if row["parent_id"]:
-            _count_child(tx, namespace, row["parent_id"], row["status"], status)
-    if counted:
-        tx.touch("summaries", summary_topic(namespace, job_id))
-
-
-def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:
-    """Return what a job is doing (golden: kind-*, dispatch, periodic)."""
-    key = {"namespace": row["namespace"], "id": row["id"]}
-    if row["launches_children"] or row["type"] == JobType.SYSTEM:
-        return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
-    if db.one(_RUNS, key):
-        return JobStatus.RUNNING
-    return JobStatus.PENDING if db.one(_WAITS, key) else JobStatus.DEAD
-
-
-def counts_of(db: Snapshot, row: sqlite3.Row) -> str:
-    """Return a job's counts as JSON, without what is joined on when it is read: see `JobCounts`."""
-    queued = msgspec.json.decode(row["queued"], type=dict[str, int])
-    counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
-    for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
-        name = _COUNTED_AS.get(found["client_status"], found["client_status"])
-        counts.setdefault(found["task_group"], {})[name] = found["number"]
-    summary = JobCounts(
-        job_id=row["id"],
-        namespace=row["namespace"],
-        summary={group: GroupSummary(**numbers) for group, numbers in counts.items()},
-    )
-    return encode(summary).decode()
-
-
-_COUNT_CHILD = """
-    UPDATE jobs
-       SET children_pending = children_pending + :pending,
-           children_running = children_running + :running,
-           children_dead    = children_dead + :dead,
-           summary_index    = :index
-     WHERE namespace = :namespace AND id = :id
-"""
-
-
-def _count_child(
-    tx: Transaction, namespace: str, parent_id: str, before: str | None, after: str | None
-) -> None:
-    """Move a child from one count of its parent to another; None is outside of the job."""
-    change = {status.value: (after == status) - (before == status) for status in JobStatus}
-    key = {"namespace": namespace, "id": parent_id, "index": tx.index}
-    if tx.execute(_COUNT_CHILD, {**key, **change}):
-        tx.touch("summaries", summary_topic(namespace, parent_id))
+    job_status.changed(tx, namespace, job_id)

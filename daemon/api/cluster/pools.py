@@ -12,7 +12,7 @@ from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import Denied, NotFound, Refused
-from storage.queries import jobs, nodes
+from storage.queries import job_listings, nodes
 from storage.readers import Snapshot
 from storage.records.base import HOUR, Duration, Record
 from storage.records.codec import encode
@@ -73,7 +73,9 @@ def pool_jobs(request: Request, db: Snapshot) -> Reply:
     pool, grant = _find(request, db), request.caller.grant
     lines = [
         line
-        for namespace, _, line in jobs.stubs(db, request.namespace, request.query.text("prefix"))
+        for namespace, _, line in job_listings.stubs(
+            db, request.namespace, request.query.text("prefix")
+        )
         if grant.may(namespace, "list-jobs") and _pool_of(line) == pool.name
     ]
     return reply.read(b"[" + b",".join(lines) + b"]", db.table_index("jobs"))

@@ -7,7 +7,7 @@ from daemon.web.parameters import BadParameter
 from daemon.web.reply import Reply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Malformed
-from storage.queries import allocations, deployments, jobs
+from storage.queries import allocations, deployments, job_listings, jobs
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation
 from storage.records.base import Record
@@ -56,16 +56,16 @@ def index(request: Request, db: Snapshot) -> Reply:
     return reply.read(page.body, highest, next_token=page.next_token)
 
 
-def _all(request: Request, db: Snapshot) -> list[jobs.Change]:
+def _all(request: Request, db: Snapshot) -> list[job_listings.Change]:
     query = request.query
     try:
         children = query.flag("include_children")
     except BadParameter as error:
         raise Malformed(str(error)) from None
-    return jobs.by_change(db, request.namespace, query.text("prefix"), children=children)
+    return job_listings.by_change(db, request.namespace, query.text("prefix"), children=children)
 
 
-def _named(request: Request, db: Snapshot) -> list[jobs.Change]:
+def _named(request: Request, db: Snapshot) -> list[job_listings.Change]:
     try:
         body = request.decode(JobStatusesRequest)
     except Malformed as error:
@@ -74,21 +74,23 @@ def _named(request: Request, db: Snapshot) -> list[jobs.Change]:
         raise Malformed("no jobs in request")
     named = {(one.namespace or DEFAULT_NAMESPACE, one.id) for one in body.jobs}
     found = [jobs.current(db, *key) for key in sorted(named)]
-    rows = [jobs.Change(one.modify_index, one.namespace, one.id) for one in found if one]
+    rows = [job_listings.Change(one.modify_index, one.namespace, one.id) for one in found if one]
     return sorted(rows)
 
 
-def _document(db: Snapshot, row: jobs.Change) -> object:
+def _document(db: Snapshot, row: job_listings.Change) -> object:
     found = jobs.current_wire(db, row.namespace, row.id)
     return parse(found[0]) if found else {}
 
 
-def _line(db: Snapshot, row: jobs.Change) -> bytes:
+def _line(db: Snapshot, row: job_listings.Change) -> bytes:
     job = jobs.current(db, row.namespace, row.id)
     if job is None:  # cannot be: the same snapshot
         return b"null"
     placed = allocations.of_job(db, row.namespace, row.id)
-    children = jobs.child_statuses(db, row.namespace, row.id) if job.launches_children else None
+    children = (
+        job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
+    )
     line = JobStatusLine(
         id=job.id,
         namespace=job.namespace,

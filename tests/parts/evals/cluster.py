@@ -8,7 +8,7 @@ import msgspec
 
 from daemon.evals.worker import next_evaluations, process
 from daemon.jobs.evaluate import new_evaluation
-from storage.queries import allocations, deployments, evaluations, jobs, nodes
+from storage.queries import allocations, deployments, evaluations, job_status, jobs, nodes
 from storage.records.allocation import (
     Allocation,
     ClientStatus,
@@ -64,7 +64,7 @@ class Cluster:
             stored = jobs.append_version(tx, job)
             made = new_evaluation(stored, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
             put = evaluations.put(tx, msgspec.structs.replace(made, **fields), self.clock.now())
-            jobs.settle(tx, stored.namespace, stored.id)
+            job_status.settle(tx, stored.namespace, stored.id)
             return put
 
         return await self.store.write(work)
@@ -103,7 +103,7 @@ class Cluster:
 
         def work(tx: Transaction) -> None:
             allocations.set_client(tx, changed, self.clock.now())
-            jobs.settle(tx, one.namespace, one.job_id)
+            job_status.settle(tx, one.namespace, one.job_id)
 
         await self.store.write(work)
 

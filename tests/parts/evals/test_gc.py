@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from daemon.evals import gc
-from storage.queries import evaluations, jobs, moments
+from storage.queries import evaluations, job_listings, moments
 from storage.readers import Snapshot
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
@@ -138,7 +138,7 @@ async def test_children_leave_the_counts_of_their_parent(cluster: Cluster) -> No
     await note(cluster)
     cluster.wait(2 * 3600)
     await collect(cluster)
-    found = cluster.store.read(lambda db: jobs.summary_wire(db, "default", "web"))
+    found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
     assert found is not None
     assert msgspec.json.decode(found[0])["Children"] == {"Pending": 0, "Running": 0, "Dead": 0}
 
@@ -162,6 +162,6 @@ async def test_counts_that_are_wrong_are_put_right(cluster: Cluster) -> None:
     await cluster.store.write(spoil)
     await gc.settle_all(cluster.store)
     assert cluster.job().status == "running"
-    found = cluster.store.read(lambda db: jobs.summary_wire(db, "default", "web"))
+    found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
     assert found is not None
     assert b'"Starting":1' in found[0]

@@ -12,7 +12,7 @@ import trio.testing
 
 from daemon.jobs.periodic import decide, derive, force, next_slot, offset, open_periodic
 from storage.errors import Refused
-from storage.queries import evaluations, jobs, periodic
+from storage.queries import evaluations, job_listings, job_status, jobs, periodic
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.job import Job, Parameterized, Periodic, VersionTag
 from storage.records.periodic import Slot
@@ -35,7 +35,7 @@ async def register(store: Store, block: Periodic | None = HOURLY, **fields: Any)
 
     def work(tx: Transaction) -> None:
         jobs.append_version(tx, made)
-        jobs.settle(tx, made.namespace, made.id)
+        job_status.settle(tx, made.namespace, made.id)
 
     await store.write(work)
 
@@ -64,7 +64,7 @@ def outcomes(store: Store) -> list[tuple[int, str]]:
 
 
 def children(store: Store) -> list[str]:
-    return [line[1] for line in store.read(lambda db: jobs.stubs(db, "default", "web/"))]
+    return [line[1] for line in store.read(lambda db: job_listings.stubs(db, "default", "web/"))]
 
 
 def next_of(store: Store) -> int | None:
@@ -137,7 +137,7 @@ async def finish_children(store: Store) -> None:
         for child_id in children(store):
             for one in evaluations.unfinished(tx, "default", child_id):
                 evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
-            jobs.settle(tx, "default", child_id)
+            job_status.settle(tx, "default", child_id)
 
     await store.write(work)
 
@@ -481,7 +481,7 @@ async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> 
         for number in range(50):
             made: Job = job(f"web/{number}", type="batch", periodic=HOURLY)
             jobs.append_version(tx, made)
-            jobs.settle(tx, made.namespace, made.id)
+            job_status.settle(tx, made.namespace, made.id)
 
     await store.write(work)
     clock.time = FIRST

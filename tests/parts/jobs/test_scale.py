@@ -8,7 +8,7 @@ from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobs.stop import stop_job
 from daemon.jobspec.policies import Policies
 from storage.errors import Conflict, Malformed, NotFound, StewardError
-from storage.queries import deployments, evaluations, jobs, scaling
+from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.group import Scaling
 from storage.records.job import Job, JobType, Parameterized
@@ -23,7 +23,7 @@ BOUNDS = Scaling(id="ab-1", type="horizontal", min=1, max=4, target={"Job": "web
 async def register(store: Store, stored: Job) -> None:
     def work(tx: Transaction) -> None:
         jobs.append_version(tx, stored)
-        jobs.settle(tx, stored.namespace, stored.id)
+        job_status.settle(tx, stored.namespace, stored.id)
 
     await store.write(work)
 

@@ -15,7 +15,7 @@ import trio
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.runner.node import Runner, open_runner
-from storage.queries import allocations, jobs
+from storage.queries import allocations, job_status, jobs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -85,7 +85,7 @@ class World:
             stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
             allocation = placed(stored, self.runner.node_id, alloc_id, **fields)
             allocations.add(tx, allocation, self.clock.now())
-            jobs.settle(tx, job.namespace, job.id)
+            job_status.settle(tx, job.namespace, job.id)
 
         await self.store.write(write)
         return alloc_id

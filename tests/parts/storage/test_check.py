@@ -11,7 +11,7 @@ from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobspec.policies import Policies
 from storage.check import check
 from storage.errors import StorageUnusable
-from storage.queries import evaluations, jobs, submissions
+from storage.queries import evaluations, job_listings, job_status, jobs, submissions
 from storage.queries.invariants import RULES
 from storage.records.allocation import ClientStatus
 from storage.records.job import Job, Parameterized, Periodic, Submission
@@ -167,10 +167,10 @@ async def test_children_of_an_earlier_job_of_the_name_are_counted(
             assert parent is not None
             jobs.purge(tx, parent)
             jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=block))
-            jobs.settle(tx, "default", "parent")
+            job_status.settle(tx, "default", "parent")
 
         await store.write(again)
-        found = store.read(lambda db: jobs.summary_wire(db, "default", "parent"))
+        found = store.read(lambda db: job_listings.summary_wire(db, "default", "parent"))
     assert found is not None
     assert msgspec.json.decode(found[0])["Children"] == {"Pending": 0, "Running": 0, "Dead": 1}
     assert check(busy) == []
@@ -186,8 +186,8 @@ async def test_a_child_of_an_earlier_job_of_the_name_can_begin_anew(busy: Path) 
             jobs.purge(tx, parent)
             jobs.append_version(tx, msgspec.structs.replace(parent, parameterized_job=None))
             evaluations.put(tx, evaluation(child, "again"), NOW)
-            jobs.settle(tx, "default", "parent")
-            jobs.settle(tx, "default", CHILD)
+            job_status.settle(tx, "default", "parent")
+            job_status.settle(tx, "default", CHILD)
 
         await store.write(again)
     assert check(busy) == []

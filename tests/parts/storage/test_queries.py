@@ -14,6 +14,8 @@ from storage.queries import (
     entities,
     evaluations,
     identity,
+    job_listings,
+    job_status,
     jobs,
     metrics,
     moments,
@@ -108,15 +110,15 @@ class Explained(Snapshot):
         lambda db: evaluations.unfinished(db, "default", "web"),
         lambda db: evaluations.page(db, "default", prefix="ab"),
         lambda db: evaluations.page(db, "default", job_id="web"),
-        lambda db: jobs.by_change(db, "default", "we"),
-        lambda db: jobs.by_change(db, "*"),
-        lambda db: jobs.child_statuses(db, "default", "web"),
+        lambda db: job_listings.by_change(db, "default", "we"),
+        lambda db: job_listings.by_change(db, "*"),
+        lambda db: job_listings.child_statuses(db, "default", "web"),
         lambda db: jobs.current(db, "default", "web"),
-        lambda db: jobs.dead_since(db, 1, 10),
+        lambda db: job_listings.dead_since(db, 1, 10),
         lambda db: jobs.dispatched_with(db, "default", "web", "token"),
-        lambda db: jobs.stubs(db, "default"),
-        lambda db: jobs.stubs(db, "default", "we", with_meta=True),
-        lambda db: jobs.summary_wire(db, "default", "web"),
+        lambda db: job_listings.stubs(db, "default"),
+        lambda db: job_listings.stubs(db, "default", "we", with_meta=True),
+        lambda db: job_listings.summary_wire(db, "default", "web"),
         lambda db: jobs.versions(db, "default", "web"),
         lambda db: moments.index_at(db, 1),
         lambda db: namespaces.every(db, "de"),
@@ -129,7 +131,7 @@ class Explained(Snapshot):
         lambda db: periodic.slots(db, "default", "web"),
         lambda db: scaling.events(db, "default", "web"),
         lambda db: scaling.policies(db),
-        lambda db: jobs.on_every_node(db),
+        lambda db: job_listings.on_every_node(db),
         lambda db: metrics.jobs_by_status(db),
         lambda db: metrics.summaries(db),
         lambda db: metrics.unfinished_evaluations(db, 1),
@@ -173,7 +175,7 @@ async def register(store: Store, **fields: Any) -> None:
     def work(tx: Transaction) -> None:
         stored = jobs.append_version(tx, job("web", **fields))
         evaluations.put(tx, evaluation(stored), NOW)
-        jobs.settle(tx, "default", "web")
+        job_status.settle(tx, "default", "web")
 
     await store.write(work)
 
@@ -196,7 +198,7 @@ async def test_a_job_with_nothing_to_do_is_dead(store: Store) -> None:
         found = evaluations.find(tx, "e1")
         assert found is not None
         evaluations.put(tx, msgspec.structs.replace(found, status=EvalStatus.COMPLETE), NOW)
-        jobs.settle(tx, "default", "web")
+        job_status.settle(tx, "default", "web")
 
     await store.write(finish)
     assert status(store) == JobStatus.DEAD
@@ -225,11 +227,11 @@ async def test_a_parent_counts_its_children_by_status(store: Store) -> None:
         jobs.append_version(tx, job("web"))
         for number in range(3):
             jobs.append_version(tx, job(f"web/{number}", parent_id="web"))
-        jobs.settle(tx, "default", "web")
-        jobs.settle(tx, "default", "web/0")
+        job_status.settle(tx, "default", "web")
+        job_status.settle(tx, "default", "web/0")
 
     await store.write(children)
-    found = store.read(lambda db: jobs.summary_wire(db, "default", "web"))
+    found = store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
     assert found is not None
     assert msgspec.json.decode(found[0])["Children"] == {"Pending": 2, "Running": 0, "Dead": 1}
 
@@ -247,10 +249,10 @@ async def test_a_new_job_adopts_the_children_of_one_that_was_purged(
         jobs.append_version(tx, parent)
         child = jobs.append_version(tx, job("web/1", parent_id="web"))
         evaluations.put(tx, evaluation(child, "e"), NOW)
-        jobs.settle(tx, "default", "web/1")
+        job_status.settle(tx, "default", "web/1")
         jobs.purge(tx, parent)
         jobs.append_version(tx, job("web", **fields))
-        jobs.settle(tx, "default", "web")
+        job_status.settle(tx, "default", "web")
 
     await store.write(write)
     counts = ("children_pending", "children_running", "children_dead")
@@ -306,11 +308,11 @@ async def test_a_listing_can_show_the_meta_of_each_job(store: Store) -> None:
     def add(tx: Transaction) -> None:
         jobs.append_version(tx, job("a", meta={"owner": "ops"}))
         jobs.append_version(tx, job("b"))
-        jobs.settle(tx, "default", "a")
-        jobs.settle(tx, "default", "b")
+        job_status.settle(tx, "default", "a")
+        job_status.settle(tx, "default", "b")
 
     await store.write(add)
-    lines = store.read(lambda db: jobs.stubs(db, "default", with_meta=True))
+    lines = store.read(lambda db: job_listings.stubs(db, "default", with_meta=True))
     assert [msgspec.json.decode(line)["Meta"] for _, _, line in lines] == [{"owner": "ops"}, None]
 
 

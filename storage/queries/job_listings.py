@@ -1,0 +1,126 @@
+"""Jobs as lists and counts show them: lines, changes, children."""
+
+from typing import NamedTuple
+
+from storage.queries import jobs
+from storage.readers import Snapshot, selection
+from storage.records.job import Job
+
+# A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
+# children change with each step of each child: they are columns, not text.
+_COUNTS_FORM = (
+    '%s,"Children":{"Pending":%d,"Running":%d,"Dead":%d},"CreateIndex":%d,"ModifyIndex":%d}'
+)
+_COUNTS = """
+    substr(summary, 1, length(summary) - 1), children_pending, children_running, children_dead,
+    create_index, summary_index
+"""
+_SUMMARY = f"""
+    SELECT printf('{_COUNTS_FORM}', {_COUNTS}) AS summary, summary_index
+      FROM jobs
+     WHERE namespace = :namespace AND id = :id
+"""
+
+
+def summary_wire(db: Snapshot, namespace: str, job_id: str) -> tuple[bytes, int] | None:
+    """Return a job's counts as JSON, and the index of their last change."""
+    row = db.one(_SUMMARY, {"namespace": namespace, "id": job_id})
+    return (row["summary"].encode(), row["summary_index"]) if row else None
+
+
+_STUBS = f"""
+    SELECT namespace, id,
+           CAST(printf('%s,"Status":"%s","ModifyIndex":%d,"JobSummary":{_COUNTS_FORM}%s}}',
+                       listing, status, modify_index, {_COUNTS}, :meta) AS BLOB) AS stub
+      FROM jobs
+"""
+_STUB_FILTERS = {
+    "namespace": "namespace = :namespace",
+    "prefix": "id >= :prefix AND id < :prefix || char(1114111)",
+}
+_STUBS_WITH_META = _STUBS.replace(
+    ":meta",
+    """',"Meta":' || (SELECT coalesce(v.document -> '$.Meta', 'null')
+                        FROM job_versions v
+                       WHERE v.namespace = jobs.namespace AND v.job_id = jobs.id
+                         AND v.version = jobs.version)""",
+)
+
+
+def stubs(
+    db: Snapshot, namespace: str, prefix: str = "", *, with_meta: bool = False
+) -> list[tuple[str, str, bytes]]:
+    """Return namespace, id and listing line of the jobs whose id begins with `prefix`.
+
+    Ordered by namespace and id; the namespace `*` means all.
+    """
+    values = {"namespace": namespace, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    sql = selection(
+        _STUBS_WITH_META if with_meta else _STUBS, _STUB_FILTERS, given, "namespace, id"
+    )
+    rows = db.all(sql, {**given, "meta": ""})
+    return [(row["namespace"], row["id"], row["stub"]) for row in rows]
+
+
+class Change(NamedTuple):
+    """A job and when it changed last."""
+
+    modify_index: int
+    namespace: str
+    id: str
+
+
+_BY_CHANGE = "SELECT modify_index, namespace, id FROM jobs"
+
+
+def by_change(
+    db: Snapshot, namespace: str, prefix: str = "", *, children: bool = False
+) -> list[Change]:
+    """Return the jobs whose id begins with `prefix`, oldest change first, or only those without parent."""
+    values = {"namespace": namespace, "prefix": prefix}
+    given = {name: value for name, value in values.items() if value and value != "*"}
+    filters, chosen = _STUB_FILTERS, dict(given)
+    if not children:
+        filters, chosen = {**filters, "parent_id": "parent_id = ''"}, {**given, "parent_id": ""}
+    sql = selection(_BY_CHANGE, filters, chosen, "modify_index, namespace, id")
+    return [Change(*row) for row in db.all(sql, given)]
+
+
+_CHILD_STATUSES = """
+    SELECT status FROM jobs
+     WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''
+  ORDER BY create_index
+"""
+
+
+def child_statuses(db: Snapshot, namespace: str, job_id: str) -> list[str]:
+    """Return the status of every child of a job, oldest first."""
+    rows = db.all(_CHILD_STATUSES, {"namespace": namespace, "id": job_id})
+    return [row["status"] for row in rows]
+
+
+_ON_EVERY_NODE = """
+    SELECT namespace, id FROM jobs
+     WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0
+"""
+
+
+def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
+    """Return namespace and id of the jobs that have work on every node that suits them."""
+    return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]
+
+
+_DEAD = """
+    SELECT namespace, id FROM jobs
+     WHERE status = 'dead' AND modify_index <= :index
+  ORDER BY modify_index
+     LIMIT :most
+"""
+
+
+def dead_since(db: Snapshot, index: int, most: int) -> list[Job]:
+    """Return jobs that have been dead since an index or longer, at most `most`."""
+    rows = db.all(_DEAD, {"index": index, "most": most})
+    found = [jobs.current(db, row["namespace"], row["id"]) for row in rows]
+    return [job for job in found if job is not None]

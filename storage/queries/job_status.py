@@ -1,0 +1,150 @@
+"""The status and the counts of jobs: what follows from their evaluations, allocations and children."""
+
+import sqlite3
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.codec import encode
+from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
+from storage.writer import Transaction
+
+
+def topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job are published."""
+    return f"jobs/{namespace}/{job_id}"
+
+
+def summary_topic(namespace: str, job_id: str) -> str:
+    """Return the topic on which changes of a job's counts are published."""
+    return f"summaries/{namespace}/{job_id}"
+
+
+def changed(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Say that something about a job changed."""
+    tx.touch("jobs", topic(namespace, job_id))
+
+
+_ROW = "SELECT * FROM jobs WHERE namespace = :namespace AND id = :id"
+
+
+def stored(db: Snapshot, namespace: str, job_id: str) -> sqlite3.Row | None:
+    """Return the row of a job: its status, its counts and which version is current."""
+    return db.one(_ROW, {"namespace": namespace, "id": job_id})
+
+
+_SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND id = :id"
+
+
+def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
+    """Note how many allocations of each group wait for room."""
+    tx.execute(
+        _SET_QUEUED,
+        {"namespace": namespace, "id": job_id, "queued": encode(queued).decode()},
+    )
+
+
+_STATUSES = """
+    SELECT task_group, client_status, count(*) AS number
+      FROM allocations
+     WHERE namespace = :namespace AND job_id = :id
+  GROUP BY task_group, client_status
+"""
+_RUNS = """
+    SELECT 1 FROM allocations
+     WHERE namespace = :namespace AND job_id = :id AND desired_status = 'run'
+       AND client_status IN ('pending', 'running', 'unknown')
+     UNION ALL
+    SELECT 1 FROM deployments
+     WHERE namespace = :namespace AND job_id = :id AND status IN ('running', 'paused')
+     LIMIT 1
+"""
+_WAITS = """
+    SELECT 1 FROM evaluations
+     WHERE namespace = :namespace AND job_id = :id AND status IN ('pending', 'blocked')
+     LIMIT 1
+"""
+_SETTLE = """
+    UPDATE jobs
+       SET status = :status, modify_index = :modify_index,
+           summary = :summary, summary_index = :summary_index
+     WHERE namespace = :namespace AND id = :id
+"""
+_COUNTED_AS = {"pending": "starting"}  # every other client status is counted under its own name
+
+
+def settle(tx: Transaction, namespace: str, job_id: str) -> None:
+    """Bring the status and the counts of a job up to date.
+
+    Called by every write that changes an evaluation, an allocation or a deployment, or the job
+    itself, after the change: so what lists show is never older than what they list.
+    """
+    row = stored(tx, namespace, job_id)
+    if row is None:
+        return  # purged; its evaluations and tasks may still end
+    status, summary = status_of(tx, row), counts_of(tx, row)
+    moved, counted = status != row["status"], summary != row["summary"]
+    if not (moved or counted):
+        return
+    tx.execute(
+        _SETTLE,
+        {
+            "namespace": namespace,
+            "id": job_id,
+            "status": status,
+            "modify_index": tx.index if moved else row["modify_index"],
+            "summary": summary,
+            "summary_index": tx.index if counted else row["summary_index"],
+        },
+    )
+    if moved:
+        changed(tx, namespace, job_id)
+        if row["parent_id"]:
+            count_child(tx, namespace, row["parent_id"], row["status"], status)
+    if counted:
+        tx.touch("summaries", summary_topic(namespace, job_id))
+
+
+def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:
+    """Return what a job is doing (golden: kind-*, dispatch, periodic)."""
+    key = {"namespace": row["namespace"], "id": row["id"]}
+    if row["launches_children"] or row["type"] == JobType.SYSTEM:
+        return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
+    if db.one(_RUNS, key):
+        return JobStatus.RUNNING
+    return JobStatus.PENDING if db.one(_WAITS, key) else JobStatus.DEAD
+
+
+def counts_of(db: Snapshot, row: sqlite3.Row) -> str:
+    """Return a job's counts as JSON, without what is joined on when it is read: see `JobCounts`."""
+    queued = msgspec.json.decode(row["queued"], type=dict[str, int])
+    counts: dict[str, dict[str, int]] = {group: {"queued": n} for group, n in queued.items()}
+    for found in db.all(_STATUSES, {"namespace": row["namespace"], "id": row["id"]}):
+        name = _COUNTED_AS.get(found["client_status"], found["client_status"])
+        counts.setdefault(found["task_group"], {})[name] = found["number"]
+    summary = JobCounts(
+        job_id=row["id"],
+        namespace=row["namespace"],
+        summary={group: GroupSummary(**numbers) for group, numbers in counts.items()},
+    )
+    return encode(summary).decode()
+
+
+_COUNT_CHILD = """
+    UPDATE jobs
+       SET children_pending = children_pending + :pending,
+           children_running = children_running + :running,
+           children_dead    = children_dead + :dead,
+           summary_index    = :index
+     WHERE namespace = :namespace AND id = :id
+"""
+
+
+def count_child(
+    tx: Transaction, namespace: str, parent_id: str, before: str | None, after: str | None
+) -> None:
+    """Move a child from one count of its parent to another; None is outside of the job."""
+    change = {status.value: (after == status) - (before == status) for status in JobStatus}
+    key = {"namespace": namespace, "id": parent_id, "index": tx.index}
+    if tx.execute(_COUNT_CHILD, {**key, **change}):
+        tx.touch("summaries", summary_topic(namespace, parent_id))
