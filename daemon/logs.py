@@ -3,7 +3,8 @@
 import json
 import logging
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 import trio
@@ -69,22 +70,19 @@ class Monitor:
     def __init__(self) -> None:
         self._log = logging.getLogger("steward")
         self._usual = self._log.level
-        self._readers: list[_Reader] = []
+        self._readers: list[Reader] = []
 
-    async def lines(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
-        """Yield the lines of this level and above from now on, whatever the daemon logs itself."""
-        send, receive = trio.open_memory_channel[str](_WAITING)
-        reader = _Reader(send, trio.lowlevel.current_trio_token())
+    @contextmanager
+    def reading(self, level: str, *, as_json: bool) -> Iterator[AsyncIterator[str]]:
+        """Read the lines of this level and above while the block runs, whatever the daemon logs itself."""
+        reader = Reader()
         reader.setLevel(level.upper())
         reader.setFormatter(_formatter(as_json=as_json))
         self._readers.append(reader)
         self._log.addHandler(reader)
         self._listen()
         try:
-            async for line in receive:
-                yield line
-                if dropped := reader.take_dropped():
-                    yield f"{dropped} lines are left out: they came faster than they were read"
+            yield reader
         finally:
             self._log.removeHandler(reader)
             self._readers.remove(reader)
@@ -95,12 +93,13 @@ class Monitor:
         self._log.setLevel(min([self._usual, *(reader.level for reader in self._readers)]))
 
 
-class _Reader(logging.Handler):
-    """Hands lines to one reader, from whatever thread they come."""
+class Reader(logging.Handler):
+    """The lines of one reader, from whatever thread they come."""
 
-    def __init__(self, send: trio.MemorySendChannel[str], token: trio.lowlevel.TrioToken) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._send, self._token = send, token
+        self._send, self._receive = trio.open_memory_channel[str](_WAITING)
+        self._token = trio.lowlevel.current_trio_token()
         self._dropped = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -112,10 +111,13 @@ class _Reader(logging.Handler):
             self._send.send_nowait(line)
         except trio.WouldBlock:
             self._dropped += 1
-        except trio.BrokenResourceError:  # the reader went away in this moment
-            pass
 
-    def take_dropped(self) -> int:
-        """Return how many lines were left out since the last question."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+    def __aiter__(self) -> "Reader":
+        return self
+
+    async def __anext__(self) -> str:
+        """Return the next line, or how many were left out since the last one."""
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            return f"{dropped} lines are left out: they came faster than they were read"
+        return await self._receive.receive()

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from storage.store import Store, open_store
+from tests.patience import DEADLINE
 from tests.samples import NOW
-
-DEADLINE = 120  # seconds that any one test may take before all stacks are shown and the run ends
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ import httpx
 import pytest
 import trio
 
-from tests.service.daemon import HAPPENS_WITHIN, Steward, open_steward
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward, open_steward
 
 SEED = 20261121
 ROUNDS = int(os.environ.get("TEST_KILLS", "200"))

@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -22,9 +21,9 @@ def _usual_level() -> Iterator[None]:
     logging.getLogger("steward").setLevel(usual)
 
 
-async def lines_of(reading: AsyncGenerator[str, None], count: int) -> list[str]:
-    async with aclosing(reading):
-        return [await anext(reading) for _ in range(count)]
+async def lines_of(level: str, count: int, *, as_json: bool = False) -> list[str]:
+    with Monitor().reading(level, as_json=as_json) as lines:
+        return [await anext(lines) for _ in range(count)]
 
 
 async def said(level: str, *, as_json: bool = False, count: int = 1) -> list[str]:
@@ -32,7 +31,7 @@ async def said(level: str, *, as_json: bool = False, count: int = 1) -> list[str
     found: list[str] = []
 
     async def read() -> None:
-        found.extend(await lines_of(Monitor().lines(level, as_json=as_json), count))
+        found.extend(await lines_of(level, count, as_json=as_json))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
@@ -67,7 +66,7 @@ async def test_a_slow_reader_is_told_how_much_it_missed() -> None:
     found: list[str] = []
 
     async def read() -> None:
-        found.extend(await lines_of(Monitor().lines("info", as_json=False), 2))
+        found.extend(await lines_of("info", 2))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)
@@ -81,7 +80,7 @@ async def test_a_line_of_another_thread_is_shown() -> None:
     found: list[str] = []
 
     async def read() -> None:
-        found.extend(await lines_of(Monitor().lines("info", as_json=False), 1))
+        found.extend(await lines_of("info", 1))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read)

@@ -14,10 +14,9 @@ import msgspec
 import trio
 
 from storage.check import check
+from tests.patience import HAPPENS_WITHIN
 
-READY_WITHIN = 30  # seconds; a machine under load starts slowly
-ENDS_WITHIN = 15
-HAPPENS_WITHIN = 60  # whatever a test waits for
+WAITS = 30  # seconds that a question waits for a change before it is asked again
 
 Condition = Callable[[Any], object]
 
@@ -49,7 +48,7 @@ class Steward:
                 stderr=log,
                 env=environment(),
             )
-        with trio.fail_after(READY_WITHIN):
+        with trio.fail_after(HAPPENS_WITHIN):
             line = await self._first_line()
         if " ready at " not in line:
             raise AssertionError(f"the daemon did not start; its log:\n{self.log.read_text()}")
@@ -96,7 +95,7 @@ class Steward:
     async def _end(self, number: int) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        with trio.fail_after(ENDS_WITHIN):
+        with trio.fail_after(HAPPENS_WITHIN):
             status = await self._process.wait()
         assert self._process.stdout is not None
         await self._process.stdout.aclose()
@@ -155,7 +154,7 @@ class Steward:
         index, shown = 0, None
         with trio.move_on_after(HAPPENS_WITHIN):
             while True:
-                waiting = {"index": index, "wait": f"{HAPPENS_WITHIN}s"} if index else {}
+                waiting = {"index": index, "wait": f"{WAITS}s"} if index else {}
                 answer = _good(await self.request("GET", path, **query, **waiting))
                 shown = answer.json()
                 if condition(shown):

@@ -7,7 +7,8 @@ from urllib.parse import urlencode, urlsplit
 import h11
 import trio
 
-from tests.service.daemon import HAPPENS_WITHIN, Steward
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward
 
 
 class Stream:

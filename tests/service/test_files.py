@@ -12,7 +12,8 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
-from tests.service.daemon import HAPPENS_WITHIN, Steward
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward
 
 
 def lingering(job_id: str, text: str = "exec sleep 600") -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import HAPPENS_WITHIN
 from tests.wire.scenarios import bootstrapped, daemon
 
 nomad = pytest.importorskip("nomad", reason="a client library: in the group dev of pyproject.toml")
@@ -63,7 +64,7 @@ class World:
 
     def until(self, look: Callable[[], Any]) -> Any:
         """Return what `look` returns when there is something."""
-        for _ in range(200):
+        for _ in range(20 * HAPPENS_WITHIN):
             if found := look():
                 return found
             time.sleep(0.05)  # the library has no blocking queries
@@ -72,7 +73,7 @@ class World:
     def events(self) -> Any:
         thread, end, found = self.n.event.stream.get_stream(index=1, topic={"Job": "web"})
         thread.start()
-        line = found.get(timeout=10)
+        line = found.get(timeout=HAPPENS_WITHIN)
         end.set()
         return line
 
@@ -266,7 +267,7 @@ def collect(world: World) -> bool:
 def world() -> Iterator[World]:
     with daemon("--acl") as url:
         secret = bootstrapped(url)["token"]
-        yield World(nomad.Nomad(address=url, token=secret, timeout=20))
+        yield World(nomad.Nomad(address=url, token=secret, timeout=HAPPENS_WITHIN))
 
 
 @pytest.mark.parametrize("name", CALLS)

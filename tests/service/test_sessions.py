@@ -14,7 +14,8 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, Tex
 
 from storage.records.base import SECOND
 from tests.parts.runner.world import Pipe, until_gone
-from tests.service.daemon import HAPPENS_WITHIN, Steward
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward
 
 SAY = {"Name": "say", "Command": "/bin/echo", "Args": ["hello", "there"]}
 

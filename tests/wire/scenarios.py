@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.check import check
+from tests.patience import HAPPENS_WITHIN
 from tests.wire import replay
 
 HERE = Path(__file__).parent
@@ -71,7 +72,7 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
                 yield process.stdout.readline().decode().rpartition(" ")[2].strip()
             finally:
                 process.send_signal(signal.SIGTERM)
-                process.wait(10)
+                process.wait(HAPPENS_WITHIN)
                 assert process.stdout is not None
                 process.stdout.close()
             assert check(Path(directory) / "data") == []

@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from tests.patience import HAPPENS_WITHIN
 from tests.wire.scenarios import (
     Failures,
     login_scenarios,
@@ -51,7 +52,7 @@ def results() -> Iterator[dict[str, Future[Failures]]]:
 def test_a_scenario_is_answered_as_captured(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=110)
+    failures = results[name].result(timeout=HAPPENS_WITHIN)
     assert unexpected(name, failures) == {}
 
 
@@ -59,7 +60,7 @@ def test_a_scenario_is_answered_as_captured(
 def test_what_passes_is_not_listed_as_pending(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=110)
+    failures = results[name].result(timeout=HAPPENS_WITHIN)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

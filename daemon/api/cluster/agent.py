@@ -1,8 +1,8 @@
 """The daemon about itself: configuration, health, and the answers of a cluster of one."""
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -152,9 +152,9 @@ async def monitor(request: Request) -> Reply:
     as_json, plain = flag(query, "log_json"), flag(query, "plain")
     for name in ("node_id", "server_id"):
         _check_here(request, name)
-    lines = request.parts.monitor.lines(level, as_json=as_json)
+    log = request.parts.monitor.reading(level, as_json=as_json)
     ends = trio.current_time() + _duration(query.text("duration"))
-    return Reply(stream=_sent(lines, ends, plain=plain), content_type=TEXT if plain else JSON)
+    return Reply(stream=_sent(log, ends, plain=plain), content_type=TEXT if plain else JSON)
 
 
 def _duration(text: str) -> float:
@@ -176,14 +176,14 @@ def _check_here(request: Request, name: str) -> None:
 
 
 async def _sent(
-    lines: AsyncGenerator[str, None], ends: float, *, plain: bool
+    log: AbstractContextManager[AsyncIterator[str]], ends: float, *, plain: bool
 ) -> AsyncIterator[bytes]:
-    yield b"" if plain else b"{}"  # the answer begins at once, whenever a line comes
-    async with aclosing(lines):
+    with log as lines:
+        yield b"" if plain else b"{}"  # the answer begins at once, and nothing after that is missed
         while True:
             line = None
             with trio.move_on_at(ends):
-                line = await anext(lines, None)
+                line = await anext(lines)
             if line is None:
                 return
             data = f"{line}\n".encode()

@@ -18,6 +18,7 @@ from storage.queries import audit, jobs
 from storage.records.audit import AuditEntry
 from storage.store import Store
 from storage.writer import Transaction
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
 
 SEAL = Seal({1: bytes(32)})
@@ -134,7 +135,7 @@ async def test_refusals_are_written_by_and_by(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Config()) as opened:
         with store.watch(audit.TOPIC) as change:
             opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
-            with trio.fail_after(10):
+            with trio.fail_after(HAPPENS_WITHIN):
                 await change.wait()
         assert len(entries(store)) == 1
 
@@ -212,7 +213,7 @@ async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
     clock = Clock()
     clock.time = NOW + 2 * 86_400 * 10**9
     async with open_audit(store, clock, SEAL, Config(audit_retention_days=1)):
-        with trio.fail_after(10):
+        with trio.fail_after(HAPPENS_WITHIN):
             while entries(store):
                 await trio.lowlevel.checkpoint()
 
@@ -227,7 +228,7 @@ def lines(path: Path) -> list[str]:
 
 
 async def copied(path: Path, count: int) -> list[str]:
-    with trio.fail_after(10):
+    with trio.fail_after(HAPPENS_WITHIN):
         while len(lines(path)) < count:
             await trio.lowlevel.checkpoint()
     return lines(path)

@@ -19,6 +19,7 @@ from storage.records.periodic import Slot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
 
 HOURLY = Periodic(specs=["0 * * * *"])
@@ -456,7 +457,7 @@ async def following(store: Store, clock: Ticking) -> AsyncIterator[None]:
 
 
 async def until_children(store: Store, number: int) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(HAPPENS_WITHIN):
         while True:
             with store.watch("jobs/") as change:
                 if len(children(store)) >= number:

@@ -15,7 +15,8 @@ def noting(name: str, then: str = "") -> str:
 
 
 async def test_hooks_run_in_their_order(world: World) -> None:
-    ready = "until grep -q post $NOMAD_ALLOC_DIR/order; do sleep 0.01; done"
+    seen = "grep -q {} $NOMAD_ALLOC_DIR/order"
+    ready = f"until {seen.format('post')} && {seen.format('side')}; do sleep 0.01; done"
     tasks = [
         script(noting("main", ready)),
         script(noting("pre"), "pre", lifecycle=Lifecycle(hook="prestart")),
@@ -27,9 +28,12 @@ async def test_hooks_run_in_their_order(world: World) -> None:
     done = await world.until_done(alloc_id)
     order = (world.directory(alloc_id) / "alloc/order").read_text().split()
     assert done.client_status == "complete"
-    assert sorted(order[:2]) == ["pre", "side"]
-    assert sorted(order[2:4]) == ["main", "post"]
+    assert sorted(order[:4]) == ["main", "post", "pre", "side"]
+    assert order.index("pre") < min(order.index("main"), order.index("post"))
     assert order[4:] == ["end"]
+    begun = [state_of(done, name).started_at for name in ("pre", "main", "post", "end")]
+    assert begun == sorted(begun)
+    assert state_of(done, "side").started_at <= state_of(done, "main").started_at
     assert world.types(alloc_id, "side") == [*BEGINNING, "Main Tasks Dead", *KILLED]
     assert world.types(alloc_id, "end") == [*BEGINNING, "Terminated"]
 

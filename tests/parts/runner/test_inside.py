@@ -227,7 +227,7 @@ async def test_a_command_ends_with_its_task(held_world: World, pipe: Pipe) -> No
     alloc_id = await held_world.place(service(script(LINGER)))
     await held_world.until_status(alloc_id, "running")
     client = Client()
-    text = f"echo $$ >{pipe.path}; exec sleep 600"
+    text = f"echo $$ >{pipe.path}; sleep 600; :"
     async with talking(held_world, alloc_id, ["/bin/sh", "-c", text], client):
         pid = int(await pipe.line())
         assert environment_of(pid)["NOMAD_ALLOC_ID"] == alloc_id

@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from storage.records.base import SECOND
-from tests.service.daemon import HAPPENS_WITHIN, Steward, environment
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward, environment
 
 FOREVER = "echo ready; exec sleep 1000"
 

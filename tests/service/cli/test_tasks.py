@@ -15,7 +15,8 @@ import trio
 
 from storage.records.base import SECOND
 from tests.parts.runner.world import until_gone
-from tests.service.daemon import HAPPENS_WITHIN, Steward, environment
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward, environment
 
 TEXT = "echo one >$NOMAD_TASK_DIR/f; echo two >>$NOMAD_TASK_DIR/f; exec sleep 600"
 
