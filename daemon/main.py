@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from storage.records.base import HOUR, SECOND
 from storage.store import Store, open_store
 
 if TYPE_CHECKING:
+    from daemon.identity.methods import Methods
     from daemon.web.connections import Listeners
 
 log = logging.getLogger("steward")
@@ -169,9 +170,13 @@ async def _run_parts(
             cloud = await parts.enter_async_context(open_devcloud(clock, config.dev_cloud_port))
             config = cloud.as_cloud_of(config)
         await issuer.has_key()
-        door = await parts.enter_async_context(
-            open_door(store, clock, seal, tokens, issuer, ids, config)
-        )
+
+        def opening() -> "AbstractAsyncContextManager[Methods]":
+            from daemon.identity.methods import open_methods
+
+            return open_methods(store, clock, seal, tokens, issuer, ids, config)
+
+        door = await parts.enter_async_context(open_door(store, opening))
         if config.dev_cloud:
             from daemon.identity.example import prepare
 

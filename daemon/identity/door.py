@@ -1,16 +1,11 @@
 """The way to the login methods. They are opened when there is one: most daemons never have one."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import trio
 
-from daemon.acl.seal import Seal
-from daemon.acl.tokens import Tokens
-from daemon.clock import Clock
-from daemon.config import Config
-from daemon.identity.issuer import Issuer
 from storage.queries import mounts
 from storage.queries import tokens as stored_tokens
 from storage.readers import Snapshot
@@ -51,22 +46,14 @@ class Door:
 
 @asynccontextmanager
 async def open_door(
-    store: Store,
-    clock: Clock,
-    seal: Seal,
-    tokens: Tokens,
-    issuer: Issuer,
-    ids: Iterator[str],
-    config: Config,
+    store: Store, opening: Callable[[], AbstractAsyncContextManager["Methods"]]
 ) -> AsyncIterator[Door]:
-    """Give the way to the login methods; they are opened at once if they have work to do."""
+    """Give the way to the login methods, which `opening` opens: at once if they have work to do."""
     door = Door()
 
     async def attend() -> None:
         await door.knocked.wait()
-        from daemon.identity.methods import open_methods
-
-        async with open_methods(store, clock, seal, tokens, issuer, ids, config) as methods:
+        async with opening() as methods:
             door.open(methods)
             await trio.sleep_forever()
 

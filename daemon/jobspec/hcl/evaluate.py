@@ -5,8 +5,9 @@ and arguments are evaluated before the first failure of one of them is raised, t
 others'. The work is bounded: every step costs, and so does the size of what is referred to.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
+from daemon.jobspec.hcl import demands
 from daemon.jobspec.hcl.calls import call
 from daemon.jobspec.hcl.operators import apply, negated
 from daemon.jobspec.hcl.scope import Exhausted, Function, Scope
@@ -38,16 +39,10 @@ from daemon.jobspec.hcl.tree import (
 )
 from daemon.jobspec.hcl.typenames import read_type
 from daemon.jobspec.hcl.values import (
-    BOOL,
     Unsuitable,
     Value,
-    attributes,
     convert,
     elements,
-    kind_of,
-    to_text,
-    type_of,
-    unify,
 )
 
 ELEMENT = "*"  # names the element at hand in a scope; no text can name it
@@ -135,15 +130,7 @@ def _key(node: Expression, value_node: Expression, scope: Scope) -> str:
             "instead intended as a literal name containing periods, wrap it in quotes to create "
             "a string literal.",
         )
-    key = evaluate(node, scope)
-    if key is None:
-        # The peer points at the value.
-        raise scope.fault(value_node, "Null value as key", "Can't use a null value as a key.")
-    try:
-        return to_text(key)
-    except Unsuitable as error:
-        detail = f"Can't use this value as a key: {error}."
-        raise scope.fault(node, "Incorrect key type", detail) from error
+    return demands.key(node, evaluate(node, scope), value_node, scope)
 
 
 # ---- templates ---------------------------------------------------------------------------------------
@@ -156,7 +143,7 @@ def _template(node: Template, scope: Scope) -> Value:
     texts: list[str] = []
     for part in node.parts:
         try:
-            texts.append(_part(part, scope))
+            texts.append(demands.part(part, evaluate(part, scope), scope))
         except Exhausted:
             raise
         except Faulty as error:
@@ -167,27 +154,6 @@ def _template(node: Template, scope: Scope) -> Value:
     return text
 
 
-def _part(part: Expression, scope: Scope) -> str:
-    value = evaluate(part, scope)
-    if isinstance(value, str):
-        return value
-    inner = part.inner if isinstance(part, Interpolation) else part
-    if value is None:
-        raise scope.fault(
-            inner,
-            "Invalid template interpolation value",
-            "The expression result is null. Cannot include a null value in a string template.",
-        )
-    try:
-        return to_text(value)
-    except Unsuitable as error:
-        raise scope.fault(
-            inner,
-            "Invalid template interpolation value",
-            f"Cannot include the given value in a string template: {error}.",
-        ) from error
-
-
 def _hole(node: Hole | Interpolation, scope: Scope) -> Value:
     inner = node.inner
     if isinstance(inner, Reference) and _is_left_alone(inner, scope):
@@ -196,12 +162,13 @@ def _hole(node: Hole | Interpolation, scope: Scope) -> Value:
 
 
 def _choice(node: Choice, scope: Scope) -> Value:
-    chosen = node.then if _condition(node.condition, scope) else node.otherwise
+    is_true = demands.condition(node.condition, evaluate(node.condition, scope), scope)
+    chosen = node.then if is_true else node.otherwise
     return evaluate(chosen, scope)
 
 
 def _repetition(node: Repetition, scope: Scope) -> Value:
-    pairs = _pairs(node.collection, scope)
+    pairs = demands.pairs(node.collection, evaluate(node.collection, scope), scope)
     problems = _Problems()
     texts: list[str] = []
     names = dict(scope.values)
@@ -300,7 +267,7 @@ def _chain(node: Chain, scope: Scope) -> Value:
 def _conditional(node: Conditional, scope: Scope) -> Value:
     problems = _Problems()
     try:
-        is_true = _condition(node.condition, scope)
+        is_true = demands.condition(node.condition, evaluate(node.condition, scope), scope)
     except Exhausted:
         raise
     except Faulty as error:
@@ -316,61 +283,10 @@ def _conditional(node: Conditional, scope: Scope) -> Value:
     except Faulty:  # as the peer: what is wrong with the other branch does not matter
         return value
     then, otherwise = (value, passed_over) if is_true else (passed_over, value)
-    return _as_branch(node, value, then, otherwise, scope)
-
-
-def _as_branch(
-    node: Conditional, value: Value, then: Value, otherwise: Value, scope: Scope
-) -> Value:
-    """Return the value of a branch, converted to the type that both branches can have."""
-    common = unify([type_of(then), type_of(otherwise)])
-    if common is not None and common.kind not in ("list", "map", "set"):
-        return convert(value, common)
-    kinds = {kind_of(then), kind_of(otherwise)}
-    if kinds <= {"tuple", "list", "set"} or kinds <= {"object", "map"}:
-        if common is not None and kinds & {"list", "set", "map"}:
-            return convert(value, common)
-        return value
-    detail = (
-        "The true and false result expressions must have consistent types. The 'true' value is "
-        f"{type_of(then).name}, but the 'false' value is {type_of(otherwise).name}."
-    )
-    raise scope.fault_at(node.then.start, node.end, "Inconsistent conditional result types", detail)
-
-
-def _condition(node: Expression, scope: Scope) -> bool:
-    value = evaluate(node, scope)
-    if value is None:
-        detail = "The condition value is null. Conditions must either be true or false."
-        raise scope.fault(node, "Null condition", detail)
-    try:
-        return convert(value, BOOL) is True
-    except Unsuitable as error:
-        detail = "The condition expression must be of type bool."
-        raise scope.fault(node, "Incorrect condition type", detail) from error
+    return demands.branch(node, value, then, otherwise, scope)
 
 
 # ---- for ---------------------------------------------------------------------------------------------
-
-
-def _pairs(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
-    """Yield keys and values of a collection, those of objects and maps in the order of keys."""
-    collection = evaluate(node, scope)
-    if collection is None:
-        detail = "A null value cannot be used as the collection in a 'for' expression."
-        raise scope.fault(node, "Iteration over null value", detail)
-    if (named := attributes(collection)) is not None:
-        return ((key, named[key]) for key in sorted(named))
-    items = elements(collection)
-    if items is None:
-        detail = (
-            f"A value of type {type_of(collection).name} cannot be used as the collection in a "
-            "'for' expression."
-        )
-        raise scope.fault(node, "Iteration over non-iterable value", detail)
-    if kind_of(collection) == "set":
-        return ((item, item) for item in items)
-    return iter(enumerate(items))
 
 
 def _name(node: For | Repetition, key: Value, value: Value, names: dict[str, Value]) -> None:
@@ -381,7 +297,7 @@ def _name(node: For | Repetition, key: Value, value: Value, names: dict[str, Val
 
 
 def _for(node: For, scope: Scope) -> Value:
-    pairs = _pairs(node.collection, scope)
+    pairs = demands.pairs(node.collection, evaluate(node.collection, scope), scope)
     problems = _Problems()
     values: list[Value] = []
     named: dict[str, Value] = {}
@@ -390,12 +306,15 @@ def _for(node: For, scope: Scope) -> Value:
     for key, item in pairs:
         _name(node, key, item, names)
         try:
-            if node.condition is not None and not _is_wanted(node.condition, inner):
+            if node.condition is not None and not demands.is_wanted(
+                node.condition, evaluate(node.condition, inner), inner
+            ):
                 continue
             if node.key is None:
                 values.append(evaluate(node.value, inner))
             else:
-                _put(node, node.key, inner, named)
+                pair = evaluate_all((node.key, node.value), inner)
+                demands.put(node, node.key, pair, inner, named)
         except Exhausted:
             raise
         except Faulty as error:
@@ -404,43 +323,6 @@ def _for(node: For, scope: Scope) -> Value:
     if node.key is None:
         return tuple(values)
     return named
-
-
-def _is_wanted(node: Expression, scope: Scope) -> bool:
-    value = evaluate(node, scope)
-    if value is None:
-        detail = "The value of the 'if' clause must not be null."
-        raise scope.fault(node, "Condition is null", detail)
-    try:
-        return convert(value, BOOL) is True
-    except Unsuitable as error:
-        detail = f"The 'if' clause value is invalid: {error}."
-        raise scope.fault(node, "Invalid 'for' condition", detail) from error
-
-
-def _put(node: For, key_node: Expression, scope: Scope, named: dict[str, Value]) -> None:
-    """Evaluate one element of an object that `for` builds, and put it there."""
-    key, value = evaluate_all((key_node, node.value), scope)
-    if key is None:
-        detail = "Key expression in 'for' expression must not produce a null value."
-        raise scope.fault(key_node, "Invalid object key", detail)
-    try:
-        name = to_text(key)
-    except Unsuitable as error:
-        detail = f"The key expression produced an invalid result: {error}."
-        raise scope.fault(key_node, "Invalid object key", detail) from error
-    if node.groups:
-        before = named.get(name, ())
-        named[name] = (*(before if isinstance(before, tuple) else ()), value)
-    elif name in named:
-        detail = (
-            f"Two different items produced the key \"{name}\" in this 'for' expression. If "
-            "duplicates are expected, use the ellipsis (...) after the value expression to "
-            "enable grouping by key."
-        )
-        raise scope.fault(key_node, "Duplicate object key", detail)
-    else:
-        named[name] = value
 
 
 # ---- calls -------------------------------------------------------------------------------------------

@@ -676,38 +676,29 @@ var checks = []check{
 
 // decoded reads the payload of an event in the library's own types.
 func decoded(event api.Event) error {
-	var missing bool
+	var err error
 	switch event.Topic {
 	case api.TopicJob:
-		found, err := event.Job()
-		if err != nil {
-			return err
-		}
-		missing = found == nil
+		err = present(event.Job())
 	case api.TopicAllocation:
-		found, err := event.Allocation()
-		if err != nil {
-			return err
-		}
-		missing = found == nil
+		err = present(event.Allocation())
 	case api.TopicEvaluation:
-		found, err := event.Evaluation()
-		if err != nil {
-			return err
-		}
-		missing = found == nil
+		err = present(event.Evaluation())
 	case api.TopicDeployment:
-		found, err := event.Deployment()
-		if err != nil {
-			return err
-		}
-		missing = found == nil
+		err = present(event.Deployment())
 	case api.TopicNode:
-		found, err := event.Node()
-		if err != nil {
-			return err
-		}
-		missing = found == nil
+		err = present(event.Node())
 	}
-	return expect(!missing, "%s event of %s has no payload", event.Topic, event.Key)
+	if err != nil {
+		return fmt.Errorf("%s event of %s: %w", event.Topic, event.Key, err)
+	}
+	return nil
+}
+
+// present passes on what reading a payload said, and complains when there was none.
+func present[T any](found *T, err error) error {
+	if err != nil {
+		return err
+	}
+	return expect(found != nil, "it has no payload")
 }

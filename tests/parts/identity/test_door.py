@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager as Opening
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ from daemon.fields import Fields
 from daemon.identity import mounts
 from daemon.identity.door import Door, open_door
 from daemon.identity.issuer import Issuer
+from daemon.identity.methods import open_methods
 from storage.queries import tokens as stored
 from storage.records.acl import Token, TokenKind
 from storage.records.identity import Mount
@@ -39,7 +41,10 @@ def tokens(store: Store) -> Tokens:
 def opening(store: Store, tokens: Tokens, directory: Path) -> Opening[Door]:
     seal, ids = Seal({1: bytes(32)}), iter(lambda: str(uuid4()), "")
     issuer = Issuer(store, seal, Clock(), ids)
-    return open_door(store, Clock(), seal, tokens, issuer, ids, Config(data_dir=directory))
+    config = Config(data_dir=directory)
+    return open_door(
+        store, partial(open_methods, store, Clock(), seal, tokens, issuer, ids, config)
+    )
 
 
 @pytest.fixture
