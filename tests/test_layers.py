@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.feed": STORAGE,
     "daemon.logs": (),
     "daemon.version": (),
+    "daemon.wording": NOUNS,
     "daemon.parts": (
         *STORAGE,
         "daemon.clock",
@@ -58,6 +59,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.variables",
         "daemon.evals.configuration",
         "daemon.evals.dry_run",
+        "daemon.evals.explain",
         "daemon.evals.gc",
         "daemon.evals.nodes",
         "daemon.evals.steering",
@@ -77,7 +79,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.matching": NOUNS,
     "daemon.jobspec": (*NOUNS, "daemon.matching"),
     "daemon.scheduler": (*NOUNS, "daemon.matching"),
-    "daemon.evals": (*STORAGE, *COMMON, "daemon.scheduler", "daemon.jobs", "daemon.jobspec"),
+    "daemon.evals": (
+        *STORAGE,
+        *COMMON,
+        "daemon.scheduler",
+        "daemon.jobs",
+        "daemon.jobspec",
+        "daemon.wording",
+    ),
     "daemon.identity": (
         *STORAGE,
         "daemon.acl",
@@ -89,7 +98,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.version",
     ),
     "daemon.runner": (*STORAGE, *COMMON),
-    "daemon.cli": (*NOUNS, "daemon.version", "daemon.jobspec"),
+    "daemon.cli": (*NOUNS, "daemon.version", "daemon.wording", "daemon.jobspec"),
     "daemon.operator": (
         *STORAGE,
         "daemon.config",
@@ -106,6 +115,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 PURE = (
     "storage.records",
     "daemon.fields",
+    "daemon.wording",
     "daemon.scheduler",
     "daemon.jobspec",
     "daemon.matching",

@@ -4,6 +4,7 @@ import msgspec
 
 from daemon.api.cluster.allocations import lines
 from daemon.api.jobs import JobRegisterResponse
+from daemon.evals import explain as explanation
 from daemon.jobs.evaluate import JobEvaluateRequest, check_ids, evaluate_job
 from daemon.jobspec.filter import compile_filter, only_wanted
 from daemon.web import reply
@@ -36,6 +37,15 @@ def summary(request: Request, db: Snapshot) -> Reply:
     if found is None:
         raise NotFound("job not found", index=db.table_index("summaries"))
     return reply.read(*found)
+
+
+def explain(request: Request, db: Snapshot) -> Reply:
+    """Say why what a job lacks is not running."""
+    found = explanation.explain(db, request.namespace, request["job_id"])
+    if found is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    index = max(map(db.table_index, ("jobs", "evaluations", "allocations", "deployments", "nodes")))
+    return reply.read(found, index)
 
 
 def job_allocations(request: Request, db: Snapshot) -> Reply:

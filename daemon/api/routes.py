@@ -186,6 +186,7 @@ ROUTES: tuple[Route, ...] = (
         ("summaries/{namespace}/{job_id}", *_JOB),
         any_method=True,
     ),
+    Read("/v1/job/{job_id}/explain", progress.explain, READ),
     Read(
         "/v1/job/{job_id}/allocations",
         progress.job_allocations,

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from daemon.cli import placement
+from daemon import wording
 from daemon.cli.answers import AllocationLine
 from daemon.cli.client import Client, segment
 from daemon.cli.output import Progress, Row
-from daemon.cli.text import several, short
+from daemon.cli.text import short
+from daemon.wording import several
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     ClientStatus,
@@ -71,7 +72,7 @@ def follow_run(client: Client, progress: Progress, eval_id: str) -> Ending:
     if evaluation.status != EvalStatus.COMPLETE:
         return Ending(EXIT_FAILED, unfinished(evaluation), evaluation)
     if evaluation.failed_tg_allocs:
-        lines = placement.sentences(evaluation)
+        lines = wording.sentences(evaluation)
         if evaluation.blocked_eval:
             waiting = short(evaluation.blocked_eval)
             lines.append(f"evaluation {waiting} waits for room and places it when there is some")
@@ -85,7 +86,7 @@ def follow_placement(client: Client, progress: Progress, eval_id: str) -> Ending
     if evaluation.status != EvalStatus.COMPLETE:
         return Ending(EXIT_FAILED, unfinished(evaluation), evaluation)
     if evaluation.failed_tg_allocs:
-        words = "\n".join(placement.sentences(evaluation))
+        words = "\n".join(wording.sentences(evaluation))
         return Ending(EXIT_NOT_PLACED, words, evaluation)
     return Ending(0, "placed", evaluation)
 

@@ -40,6 +40,7 @@ _JOB: Tree = {
     "deployments": "daemon.cli.deployment:of_job",
     "dispatch": "daemon.cli.children:dispatch",
     "eval": "daemon.cli.change:evaluate",
+    "explain": "daemon.cli.explain:explain",
     "history": "daemon.cli.history:history",
     "init": "daemon.cli.write:init",
     "inspect": "daemon.cli.history:inspect",

@@ -10,8 +10,8 @@ from daemon.cli.differences import lines
 from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
-from daemon.cli.placement import unplaced
 from daemon.cli.text import moment_of
+from daemon.wording import unplaced
 from storage.errors import Invalid, StewardError
 from storage.records.evaluation import DesiredUpdates
 

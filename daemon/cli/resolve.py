@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from daemon.cli.answers import AllocationLine, JobLine, NodeLine, ShownAllocation
 from daemon.cli.client import Client, segment
-from daemon.cli.text import several
+from daemon.wording import several
 from storage.errors import Invalid, NotFound
 from storage.records.deployment import Deployment
 from storage.records.node import Node

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import click
 
-from daemon.cli import placement, resolve
+from daemon import wording
+from daemon.cli import resolve
 from daemon.cli.answers import AllocationLine, Counts, JobLine
 from daemon.cli.client import Client, segment
 from daemon.cli.options import connected, shown
@@ -210,10 +211,10 @@ def why_waiting(newest_first: Sequence[Evaluation]) -> list[str]:
     """Return why something of a job is not placed, in a sentence for each group."""
     blocked = [one for one in newest_first if one.status == EvalStatus.BLOCKED]
     if blocked:
-        return placement.sentences(blocked[0])
+        return wording.sentences(blocked[0])
     newest = newest_first[0] if newest_first else None
     if newest is None or newest.status == EvalStatus.COMPLETE:
-        return placement.sentences(newest) if newest else []
+        return wording.sentences(newest) if newest else []
     about = f"evaluation {newest.id[:8]} is {newest.status}"
     if newest.wait_until:
         about = f"{about} until {newest.wait_until}"

@@ -49,15 +49,6 @@ def ago(at: int, now: int) -> str:
     return f"{span(now - at)} ago" if at else "N/A"
 
 
-def several(count: int, noun: str) -> str:
-    """Return a count with its noun.
-
-    >>> several(2, "node")
-    '2 nodes'
-    """
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def padded(rows: Iterable[Sequence[str]]) -> list[list[str]]:
     """Return rows whose cells are as wide as the widest of their column."""
     table = [list(row) for row in rows]

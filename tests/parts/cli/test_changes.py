@@ -199,6 +199,18 @@ def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
     ]
 
 
+def test_what_is_missing_is_explained(fake: FakeDaemon, terminal: Terminal) -> None:
+    reason = {"Cause": "place", "Message": "too little room", "TaskGroup": "api", "Missing": 2}
+    answer = {"JobID": "web", "Namespace": "default", "Status": "running", "Running": 1}
+    fake.tell("/v1/job/web/explain", {**answer, "Reasons": [reason]}, {**answer, "Reasons": []})
+    result = terminal.type("job", "explain", "web")
+    assert result.stdout.splitlines() == [
+        'job "web" is running, 1 allocation of it running',
+        '- group "api": too little room',
+    ]
+    assert terminal.type("job", "explain", "web").stdout.endswith("Nothing is missing\n")
+
+
 # ---- deployments -------------------------------------------------------------------------------
 
 

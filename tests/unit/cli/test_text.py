@@ -65,8 +65,3 @@ def test_identifiers_are_shown_whole_only_on_request() -> None:
     identifier = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
     assert text.short(identifier) == "6ff3f0a1"
     assert text.short(identifier, verbose=True) == identifier
-
-
-@pytest.mark.parametrize(("count", "words"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
-def test_a_noun_follows_its_count(count: int, words: str) -> None:
-    assert text.several(count, "node") == words

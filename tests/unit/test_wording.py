@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from daemon.cli.placement import sentences, why
+from daemon.wording import sentences, several, why
 from storage.records.evaluation import PlacementMetric
 from storage.records.task import Resources
 from tests.samples import evaluation, job
@@ -73,3 +73,8 @@ def test_each_group_that_is_not_placed_has_a_sentence() -> None:
 
 def test_an_evaluation_that_placed_everything_has_nothing_to_tell() -> None:
     assert sentences(evaluation(job())) == []
+
+
+@pytest.mark.parametrize(("count", "words"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes")])
+def test_a_noun_follows_its_count(count: int, words: str) -> None:
+    assert several(count, "node") == words

@@ -2,10 +2,18 @@
 
 from collections.abc import Mapping
 
-from daemon.cli.text import several
 from storage.records.evaluation import Evaluation, PlacementMetric
 
 _MISSING_DRIVERS = "missing drivers"  # stands among the constraints (golden: blocked-evaluation)
+
+
+def several(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    >>> several(2, "node")
+    '2 nodes'
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def sentences(evaluation: Evaluation) -> list[str]:

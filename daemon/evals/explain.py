@@ -1,0 +1,266 @@
+"""Why what a job lacks is not running: one sentence for each thing that is missing.
+
+It is read off what is stored, as the scheduler and the runner left it: nothing is decided anew.
+Amounts of free room are those of this moment.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from daemon.evals.state import largest_room, node_states
+from daemon.scheduler import reschedule
+from daemon.scheduler.nodes.fit import need_of
+from daemon.wording import several, why
+from storage.queries import allocations, deployments, evaluations, jobs, periodic
+from storage.queries.evaluations import Room
+from storage.readers import Snapshot
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
+from storage.records.base import SECOND
+from storage.records.deployment import Deployment, DeploymentStatus
+from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
+from storage.records.explanation import Cause, Explanation, Reason
+from storage.records.group import ReschedulePolicy, TaskGroup
+from storage.records.job import Job, JobType
+from storage.records.periodic import SlotOutcome
+from storage.records.times import nanoseconds, rfc3339
+
+
+def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
+    """Return why what a job lacks is not running; None when there is no such job."""
+    job = jobs.current(db, namespace, job_id)
+    if job is None:
+        return None
+    found = allocations.considered(db, namespace, job_id, ended=job.type == JobType.BATCH)
+    return Explanation(
+        job_id=job_id,
+        namespace=namespace,
+        status=job.status,
+        running=sum(one.client_status == ClientStatus.RUNNING for one in found),
+        reasons=list(_reasons(db, job, found)),
+    )
+
+
+def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason]:
+    if job.stop:
+        yield Reason(cause=Cause.STOPPED, message="the job was stopped; run it again to start it")
+    elif job.periodic is not None:
+        yield from _of_clock(db, job)
+    elif job.launches_children:
+        message = "it is a parent: each dispatch of it runs as a child"
+        yield Reason(cause=Cause.DISPATCH, message=message)
+    else:
+        case = _Case(
+            job=job,
+            allocations=found,
+            waiting=evaluations.unfinished(db, job.namespace, job.id),
+            deployment=deployments.latest(db, job.namespace, job.id),
+            free=largest_room(node_states(db)),
+        )
+        for group in job.task_groups or ():
+            yield from _of_group(db, case, group)
+
+
+def _moment(at: int) -> str:
+    return rfc3339(at // SECOND * SECOND)
+
+
+# ---- jobs with a clock --------------------------------------------------------------------------
+
+
+def _of_clock(db: Snapshot, job: Job) -> Iterator[Reason]:
+    due = periodic.of_job(db, job.namespace, job.id)
+    if due is None:
+        message = "its clock is off: periodic.enabled is false"
+        yield Reason(cause=Cause.CLOCK, message=message)
+        return
+    at = due.next_slot
+    if at == periodic.NEVER:
+        yield Reason(cause=Cause.CLOCK, message="its clock has no slot any more")
+    elif at is not None:
+        message = f"its next child is launched at {_moment(at)}"
+        yield Reason(cause=Cause.CLOCK, message=message, until=at)
+    newest = next(iter(periodic.slots(db, job.namespace, job.id)), None)
+    if newest is not None and newest.outcome == SlotOutcome.SKIPPED:
+        message = f"the slot of {_moment(newest.slot)} was skipped, because {newest.reason}"
+        yield Reason(cause=Cause.CLOCK, message=message)
+
+
+# ---- groups -------------------------------------------------------------------------------------
+
+
+class _Case(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a job that has allocations of its own."""
+
+    job: Job
+    allocations: list[Allocation]
+    waiting: list[Evaluation]  # pending or blocked
+    deployment: Deployment | None
+    free: Room
+
+    def blocked(self) -> list[Evaluation]:
+        return [one for one in self.waiting if one.status == EvalStatus.BLOCKED]
+
+    def policy_of(self, group: TaskGroup) -> ReschedulePolicy | None:
+        return group.reschedule_policy if self.job.type != JobType.SYSTEM else None
+
+
+def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
+    wanted = [
+        one
+        for one in case.allocations
+        if one.task_group == group.name and one.desired_status == DesiredStatus.RUN
+    ]
+    failed = [
+        one
+        for one in wanted
+        if one.client_status in (ClientStatus.FAILED, ClientStatus.LOST)
+        and not one.desired.next_allocation
+    ]
+    for one in wanted:
+        if one.client_status == ClientStatus.PENDING:
+            yield _starting(db, one)
+    for one in failed:
+        yield _failed(case, group, one)
+    there = sum(one.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for one in wanted)
+    runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
+    yield from _unplaced(
+        case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
+    )
+    outdated = [one for one in wanted if one.job_version != case.job.version and not one.terminal]
+    if outdated and case.deployment is not None:
+        yield from _held_back(case.deployment, group, len(outdated))
+
+
+def _starting(db: Snapshot, one: Allocation) -> Reason:
+    """Say what became last of the tasks of an allocation that does not run yet."""
+    last = [
+        f"task {name}: {event.display_message}"
+        for name, state in (one.client.task_states or {}).items()
+        if state.state == TaskPhase.PENDING
+        for event in allocations.newest_events(db, one.id, name, most=1)
+    ]
+    return Reason(
+        cause=Cause.START,
+        message=f"{one.name} has its place and is starting"
+        + (f" ({'; '.join(last)})" if last else ""),
+        task_group=one.task_group,
+        missing=1,
+        allocation_id=one.id,
+    )
+
+
+def _failed(case: _Case, group: TaskGroup, one: Allocation) -> Reason:
+    """Say when an allocation that failed is tried again, or why not."""
+    tracker = one.desired.reschedule_tracker
+    tries = 1 + len(tracker.events if tracker else ())
+    begin = f"{one.name} failed {'once' if tries == 1 else f'{tries} times'}"
+    cause, end, until = _next_try(case, group, one)
+    return Reason(
+        cause=cause,
+        message=f"{begin} and {end}",
+        task_group=group.name,
+        missing=1,
+        allocation_id=one.id,
+        until=until,
+    )
+
+
+def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, str, int]:
+    for waiting in case.waiting:
+        if waiting.id == one.desired.followup_eval_id and waiting.wait_until:
+            at = nanoseconds(waiting.wait_until)
+            return Cause.DELAY, f"is placed again at {_moment(at)}", at
+    tracker = one.desired.reschedule_tracker
+    if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
+        return Cause.PLACE, "found no new place", 0
+    policy, deployment = case.policy_of(group), case.deployment
+    if policy is None or not (policy.unlimited or policy.attempts):
+        return (
+            Cause.LIMIT,
+            "is not placed again, because its reschedule policy allows no attempt",
+            0,
+        )
+    if reschedule.due_at(one, policy) is None:
+        limit = f"{several(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
+        return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
+    if deployment is not None and deployment.id == one.deployment_id and deployment.active:
+        return Cause.DEPLOYMENT, f"its deployment {deployment.id} decides what becomes of it", 0
+    return Cause.TURN, "is placed again when the scheduler has looked at it", 0
+
+
+# ---- what has no place --------------------------------------------------------------------------
+
+
+def _unplaced(case: _Case, group: TaskGroup, lacking: int, *, retried: int) -> Iterator[Reason]:
+    """Say why allocations have no place; `retried` of them are explained by their failures."""
+    explained = retried
+    for evaluation in case.blocked():
+        metric = (evaluation.failed_tg_allocs or {}).get(group.name)
+        if metric is not None:
+            missing = 1 + metric.coalesced_failures
+            explained += missing
+            yield _without_place(case, group, metric, missing)
+    if lacking > explained:
+        cause, message = _without_decision(case)
+        missing = lacking - explained
+        text = f"{several(missing, 'allocation')} not placed: {message}"
+        yield Reason(cause=cause, message=text, task_group=group.name, missing=missing)
+
+
+def _without_place(case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int) -> Reason:
+    short, free = metric.dimension_exhausted or {}, case.free
+    need = need_of(group)
+    amounts = [
+        f"each needs {wanted} {unit} of {name}, the most that a node has free is {max(there, 0)} {unit}"
+        for name, wanted, there, unit in (
+            ("cpu", need.cpu, free.cpu, "MHz"),
+            ("memory", need.memory, free.memory, "MiB"),
+            ("disk", need.disk, free.disk, "MiB"),
+        )
+        if name in short
+    ]
+    found = why(msgspec.structs.replace(metric, resources_exhausted=None))
+    message = f"{several(missing, 'allocation')} not placed, because {found}"
+    return Reason(
+        cause=Cause.PLACE,
+        message="; ".join([message, *amounts]),
+        task_group=group.name,
+        missing=missing,
+    )
+
+
+def _without_decision(case: _Case) -> tuple[Cause, str]:
+    """Return why the scheduler has not placed what is missing, nor tried in vain."""
+    deployment = case.deployment
+    for one in case.waiting:
+        if one.status == EvalStatus.PENDING and not one.wait_until:
+            return Cause.TURN, f"evaluation {one.id} waits for its turn (priority {one.priority})"
+    if others := sorted({name for one in case.blocked() for name in one.failed_tg_allocs or {}}):
+        return Cause.PLACE, f"it is placed together with {', '.join(others)}, which finds no place"
+    if deployment is not None and deployment.job_version == case.job.version and _holds(deployment):
+        return Cause.DEPLOYMENT, _state_of(deployment)
+    return Cause.TURN, f"nothing asks for it; do so with: steward job eval {case.job.id}"
+
+
+def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Iterator[Reason]:
+    """Say why allocations of an older version are still there."""
+    if not _holds(deployment):
+        return
+    kept = f"{several(outdated, 'allocation')} of an older version"
+    yield Reason(
+        cause=Cause.DEPLOYMENT,
+        message=f"{kept} not replaced yet: {_state_of(deployment)}",
+        task_group=group.name,
+        missing=outdated,
+    )
+
+
+def _holds(deployment: Deployment) -> bool:
+    """Tell whether something may wait for a deployment; for a failed one until it is replaced."""
+    return deployment.active or deployment.status == DeploymentStatus.FAILED
+
+
+def _state_of(deployment: Deployment) -> str:
+    text = deployment.status_description
+    return f"deployment {deployment.id} is {deployment.status} ({text[:1].lower()}{text[1:]})"

@@ -1,0 +1,43 @@
+"""The explanation: why what a job lacks is not running."""
+
+from enum import StrEnum
+
+from storage.records.base import Record
+
+
+class Cause(StrEnum):
+    """What keeps something of a job from running."""
+
+    STOPPED = "stopped"  # the job was stopped
+    CLOCK = "clock"  # it runs at the slots of its clock
+    DISPATCH = "dispatch"  # it runs when it is dispatched
+    TURN = "turn"  # the scheduler has not looked yet
+    PLACE = "place"  # no node has room for it, or none suits it
+    DELAY = "delay"  # it failed and is tried again later
+    LIMIT = "limit"  # it failed and is not tried again
+    DEPLOYMENT = "deployment"  # a deployment holds it back
+    START = "start"  # it has a place and is about to start
+
+
+class Reason(Record, frozen=True, kw_only=True):
+    """Why so many allocations of a group are not running, in one sentence.
+
+    `until` is when that ends by itself (nanoseconds since the epoch), 0 when nobody knows.
+    """
+
+    cause: Cause
+    message: str
+    task_group: str = ""  # empty: the whole job
+    missing: int = 0
+    allocation_id: str = ""
+    until: int = 0
+
+
+class Explanation(Record, frozen=True, kw_only=True):
+    """Why what a job lacks is not running; without reasons, nothing is missing."""
+
+    job_id: str
+    namespace: str
+    status: str
+    running: int
+    reasons: list[Reason]
