@@ -79,6 +79,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.matching": NOUNS,
     "daemon.jobspec": (*NOUNS, "daemon.matching"),
     "daemon.scheduler": (*NOUNS, "daemon.matching"),
+    "daemon.templates": (*NOUNS, "daemon.jobspec.gotext", "daemon.matching"),
     "daemon.evals": (
         *STORAGE,
         *COMMON,
@@ -97,7 +98,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobspec.gotext",
         "daemon.version",
     ),
-    "daemon.runner": (*STORAGE, *COMMON),
+    "daemon.runner": (*STORAGE, *COMMON, "daemon.templates"),
     "daemon.cli": (*NOUNS, "daemon.version", "daemon.wording", "daemon.jobspec"),
     "daemon.operator": (
         *STORAGE,
@@ -119,6 +120,7 @@ PURE = (
     "daemon.scheduler",
     "daemon.jobspec",
     "daemon.matching",
+    "daemon.templates",
     "daemon.acl.builtin",
     "daemon.acl.check",
     "daemon.acl.failures",
@@ -149,7 +151,7 @@ ONLY_IN = {
         "daemon.jobspec.hcl.functions.crypto",
     ),
     "bcrypt": ("daemon.jobspec.hcl.functions.crypto",),
-    "yaml": ("daemon.jobspec.hcl.functions.yamlform",),
+    "yaml": ("daemon.jobspec.hcl.functions.yamlform", "daemon.templates.documents"),
     "re2": ("daemon.matching.regexp",),
     "prometheus_client": ("daemon.api.cluster.metrics",),
     "asyncio": (),

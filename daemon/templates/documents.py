@@ -1,0 +1,93 @@
+"""JSON and YAML in templates. Pure."""
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+
+from daemon.templates.faults import Budget, Fault
+from daemon.templates.values import Absent, bounded, text_of
+
+_READ = 4  # characters that cost as much as one step: a short text can hold many values
+_WRITTEN_YAML = 20  # steps for one value
+_HTML = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def parse_json(budget: Budget, document: object) -> object:
+    """Return what a JSON text means. Raises `Fault`."""
+    text = text_of(document)
+    budget.spend(1 + len(text) // _READ)
+    if not text:
+        return {}
+    try:
+        return _checked(msgspec.json.decode(text))
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Fault(str(error)) from error
+
+
+def _checked(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _checked(one) for key, one in value.items()}
+        case list():
+            return [_checked(one) for one in value]
+        case int() if not isinstance(value, bool):
+            return bounded(value)
+    return value
+
+
+def to_json(budget: Budget, value: object) -> str:
+    """Return a value as JSON in one line."""
+    return _dumped(budget, value, None)
+
+
+def to_json_pretty(budget: Budget, value: object) -> str:
+    """Return a value as JSON of several lines."""
+    return _dumped(budget, value, 2)
+
+
+def _dumped(budget: Budget, value: object, indent: int | None) -> str:
+    plain = _plain(budget, value, 1)
+    apart = (",", ":") if indent is None else (",", ": ")
+    text = json.dumps(plain, ensure_ascii=False, sort_keys=True, indent=indent, separators=apart)
+    for char, escape in _HTML.items():  # Go: safe inside of a page
+        text = text.replace(char, escape)
+    budget.make(len(text))
+    return text
+
+
+def to_yaml(budget: Budget, value: object) -> str:
+    """Return a value as YAML."""
+    import yaml  # a large library, and few templates write YAML
+
+    plain = _plain(budget, value, _WRITTEN_YAML)
+    text = str(
+        yaml.dump(
+            plain,
+            Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+            allow_unicode=True,
+            width=2**31 - 1,
+        )
+    )
+    budget.make(len(text))
+    return text.removesuffix("...\n").rstrip("\n")
+
+
+def _plain(budget: Budget, value: object, steps: int) -> object:
+    """Return a value in dictionaries and lists, each value counted."""
+    budget.spend(steps)
+    match value:
+        case str():
+            budget.make(len(value))
+        case Absent():
+            return None
+        case Mapping():
+            return {str(key): _plain(budget, one, steps) for key, one in value.items()}
+        case list() | range():
+            return [_plain(budget, one, steps) for one in value]
+        case msgspec.Struct():
+            return {
+                name: _plain(budget, getattr(value, name), steps)
+                for name in value.__struct_fields__
+            }
+    return value

@@ -1,0 +1,122 @@
+"""From the text of a template to its words (pkg.go.dev/text/template, "Text and spaces"). Pure."""
+
+import re
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
+from enum import StrEnum
+
+import msgspec
+
+from daemon.jobspec.gotext import quote
+from daemon.templates.faults import Fault
+
+_SPACE = " \t\r\n"
+_SPACES = frozenset(_SPACE)
+_WORD = re.compile(
+    r"""(?P<text>"(?:[^"\\\n]|\\.)*"|`[^`]*`)
+      | (?P<char>'(?:[^'\\\n]|\\.)+')
+      | (?P<number>[+-]?(?:0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+
+                   |(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9_]+)?)(?![\w.]))
+      | (?P<field>\.[^\W\d]\w*)
+      | (?P<variable>\$\w*)
+      | (?P<name>[^\W\d]\w*)
+      | (?P<sign>:=|[=|(),.])
+    """,
+    re.VERBOSE,
+)
+
+
+class Kind(StrEnum):
+    """What a word is."""
+
+    PLAIN = "plain"  # what stands outside of actions
+    END = "end"  # of an action
+    TEXT = "text"
+    CHAR = "char"
+    NUMBER = "number"
+    FIELD = "field"
+    VARIABLE = "variable"
+    NAME = "name"
+    SIGN = "sign"
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A word, the line where it stands, and whether there is space before it."""
+
+    kind: Kind
+    text: str
+    line: int
+    is_apart: bool = False
+
+
+class _Source:
+    """The text of a template, and on which line a place is."""
+
+    def __init__(self, text: str, right: str) -> None:
+        self.text, self.right = text, right
+        self._breaks = [match.start() for match in re.finditer("\n", text)]
+
+    def line(self, at: int) -> int:
+        return bisect_left(self._breaks, at) + 1
+
+
+def words(text: str, left: str, right: str) -> Iterator[Word]:
+    """Yield the words of a template whose actions stand between these marks. Raises `Fault`."""
+    source, at = _Source(text, right), 0
+    trim = False  # the action before takes the space that follows it
+    while (start := text.find(left, at)) >= 0:
+        inside = start + len(left)
+        trims = text.startswith("-", inside) and text[inside + 1 : inside + 2] in _SPACES
+        yield _plain(source, at, start, before=trim, after=trims)
+        inside += 2 if trims else 0
+        if text.startswith("/*", inside):
+            at, trim = _comment(source, inside)
+        else:
+            at, trim = yield from _action(source, inside)
+    yield _plain(source, at, len(text), before=trim, after=False)
+
+
+def _plain(source: _Source, start: int, end: int, *, before: bool, after: bool) -> Word:
+    plain = source.text[start:end]
+    plain = plain.lstrip(_SPACE) if before else plain
+    return Word(Kind.PLAIN, plain.rstrip(_SPACE) if after else plain, source.line(start))
+
+
+def _comment(source: _Source, start: int) -> tuple[int, bool]:
+    """Return where a comment ends, and whether it takes the space that follows."""
+    end = source.text.find("*/", start)
+    if end < 0:
+        raise Fault(f"line {source.line(start)}: unclosed comment")
+    found = _closing(source, end + 2)
+    if found is None:
+        raise Fault(f"line {source.line(start)}: comment ends before closing delimiter")
+    return found
+
+
+def _closing(source: _Source, at: int) -> tuple[int, bool] | None:
+    """Return where an action ends that is closed here, and whether it takes the space after it."""
+    text, right = source.text, source.right
+    if text.startswith(right, at):
+        return at + len(right), False
+    if text[at : at + 1] in _SPACES and text.startswith(f"-{right}", at + 1):
+        return at + 2 + len(right), True
+    return None
+
+
+def _action(source: _Source, at: int) -> Generator[Word, None, tuple[int, bool]]:
+    """Yield the words of an action; return where it ends, and whether it takes the space after it."""
+    text, is_apart, began = source.text, False, source.line(at)
+    while (end := _closing(source, at)) is None:
+        if at >= len(text):
+            raise Fault(f"line {began}: unclosed action")
+        if text[at] in _SPACES:
+            at, is_apart = at + 1, True
+            continue
+        match = _WORD.match(text, at)
+        line = source.line(at)
+        if match is None:
+            raise Fault(f"line {line}: unexpected {quote(text[at])} in an action")
+        yield Word(Kind(str(match.lastgroup)), match[0], line, is_apart)
+        at, is_apart = match.end(), False
+    yield Word(Kind.END, source.right, source.line(at))
+    return end

@@ -1,0 +1,308 @@
+"""From words to a template (pkg.go.dev/text/template, "Actions" and "Pipelines"). Pure."""
+
+from collections.abc import Callable, Container, Iterable, Iterator
+
+from daemon.jobspec.gotext import quote
+from daemon.templates.faults import DEEPEST, Fault
+from daemon.templates.lexer import Kind, Word, words
+from daemon.templates.literals import char, number, text
+from daemon.templates.nodes import (
+    Body,
+    Call,
+    Chain,
+    Command,
+    Constant,
+    Dot,
+    Function,
+    If,
+    Leave,
+    Node,
+    Operand,
+    Pipe,
+    Plain,
+    Program,
+    Range,
+    Show,
+    Variable,
+    With,
+)
+
+LONGEST_TEXT = 512 * 1024  # characters of a template
+_BLOCKS: dict[str, type[If | With | Range]] = {"if": If, "with": With, "range": Range}
+_CONSTANTS = {"true": True, "false": False, "nil": None}
+_LITERALS: dict[Kind, Callable[[str], object]] = {
+    Kind.TEXT: text,
+    Kind.CHAR: char,
+    Kind.NUMBER: number,
+}
+_KEYWORDS = {*_BLOCKS, "else", "end", "define", "block", "template", "break", "continue"}
+
+
+def parse(source: str, functions: Container[str], left: str = "{{", right: str = "}}") -> Program:
+    """Return what a template says. Raises `Fault` with the line for one that cannot be read."""
+    if len(source) > LONGEST_TEXT:
+        raise Fault(f"the template has more than {LONGEST_TEXT} characters")
+    parser = _Parser(words(source, left or "{{", right or "}}"), functions)
+    body = parser.body(until=())
+    return Program(body, parser.templates)
+
+
+class _Parser:
+    def __init__(self, found: Iterable[Word], functions: Container[str]) -> None:
+        self._words: Iterator[Word] = iter(found)
+        self._functions = functions
+        self._ahead: list[Word] = []
+        self._last = Word(Kind.END, "", 1)
+        self._depth = self._loops = 0
+        self._known = ["$"]  # variables
+        self.templates: dict[str, Body] = {}
+
+    # ---- words ----------------------------------------------------------------------------------
+
+    def _peek(self) -> Word | None:
+        if not self._ahead:
+            word = next(self._words, None)
+            if word is None:
+                return None
+            self._ahead.append(word)
+        return self._ahead[-1]
+
+    def _next(self) -> Word:
+        word = self._peek()
+        if word is None:
+            raise self._fault("unexpected end of the template: an end is missing")
+        self._ahead.pop()
+        self._last = word
+        return word
+
+    def _fault(self, problem: str) -> Fault:
+        return Fault(f"line {self._last.line}: {problem}")
+
+    def _is(self, kind: Kind, *texts: str) -> bool:
+        word = self._peek()
+        return word is not None and word.kind is kind and (not texts or word.text in texts)
+
+    def _take(self, kind: Kind, *texts: str) -> Word | None:
+        return self._next() if self._is(kind, *texts) else None
+
+    def _end(self, where: str) -> None:
+        if not self._take(Kind.END):
+            raise self._fault(f"unexpected {quote(self._next().text)} in {where}")
+
+    def _deeper(self) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise self._fault(f"blocks or brackets are nested more than {DEEPEST} deep")
+
+    # ---- actions --------------------------------------------------------------------------------
+
+    def body(self, until: tuple[str, ...]) -> Body:
+        """Return everything up to one of these keywords, which is taken too."""
+        self._deeper()
+        nodes: list[Node] = []
+        while (word := self._peek()) is not None:
+            if word.kind is Kind.PLAIN:
+                self._next()
+                if word.text:
+                    nodes.append(Plain(word.text))
+            elif word.kind is Kind.NAME and word.text in until:
+                self._next()
+                self._depth -= 1
+                return tuple(nodes)
+            elif (node := self._action()) is not None:
+                nodes.append(node)
+        if until:
+            raise self._fault("unexpected end of the template: an end is missing")
+        return tuple(nodes)
+
+    def _action(self) -> Node | None:
+        word = self._peek()
+        if word is None or word.kind is not Kind.NAME or word.text not in _KEYWORDS:
+            pipe = self._pipeline("command")
+            self._end("command")
+            return Show(pipe)
+        self._next()
+        match word.text:
+            case "if" | "with" | "range":
+                return self._block(word.text)
+            case "define":
+                self._define()
+                return None
+            case "block":
+                return self._define_here(word.line)
+            case "template":
+                return self._call(word.line)
+            case "break" | "continue":
+                return self._leave(word.text)
+        raise self._fault(f"unexpected {quote(word.text)}")
+
+    def _block(self, keyword: str) -> Node:
+        known = len(self._known)
+        pipe = self._pipeline(keyword)
+        self._end(keyword)
+        self._loops += keyword == "range"
+        body = self.body(until=("else", "end"))
+        self._loops -= keyword == "range"
+        otherwise: Body = ()
+        if self._last.text == "else":
+            otherwise = self._otherwise(keyword)
+        else:
+            self._end("end")
+        del self._known[known:]
+        return _BLOCKS[keyword](pipe, body, otherwise)
+
+    def _otherwise(self, keyword: str) -> Body:
+        if keyword != "range" and self._take(Kind.NAME, keyword):
+            self._deeper()
+            chained = self._block(keyword)  # it takes the end of both
+            self._depth -= 1
+            return (chained,)
+        self._end("else")
+        body = self.body(until=("end",))
+        self._end("end")
+        return body
+
+    def _define(self) -> None:
+        name = self._name("define")
+        self._end("define")
+        self.templates[name] = self._apart()
+
+    def _define_here(self, line: int) -> Node:
+        name = self._name("block")
+        pipe = self._pipeline("block")
+        self._end("block")
+        body = self._apart()
+        self.templates.setdefault(name, body)
+        return Call(line, name, pipe)
+
+    def _apart(self) -> Body:
+        """Return the body of another template: it knows no variable and is in no loop of this one."""
+        outer, self._known = self._known, ["$"]
+        loops, self._loops = self._loops, 0
+        body = self.body(until=("end",))
+        self._known, self._loops = outer, loops
+        self._end("end")
+        return body
+
+    def _call(self, line: int) -> Node:
+        name = self._name("template")
+        pipe = None if self._is(Kind.END) else self._pipeline("template")
+        self._end("template")
+        return Call(line, name, pipe)
+
+    def _name(self, where: str) -> str:
+        word = self._take(Kind.TEXT)
+        if word is None:
+            raise self._fault(f"{where} needs the name of a template in quotes")
+        return text(word.text)
+
+    def _leave(self, keyword: str) -> Node:
+        if not self._loops:
+            raise self._fault(f"{keyword} outside of a range")
+        self._end(keyword)
+        return Leave(ends=keyword == "break")
+
+    # ---- pipelines ------------------------------------------------------------------------------
+
+    def _pipeline(self, where: str) -> Pipe:
+        line = self._last.line
+        variables, declares = self._variables(where)
+        commands = [self._command(where)]
+        while self._take(Kind.SIGN, "|"):
+            commands.append(self._command(where))
+        if declares:
+            self._known += variables
+        for command in commands[1:]:
+            if isinstance(command.operands[0], (Constant, Dot)):
+                raise self._fault("a value that is no function cannot stand behind a |")
+        return Pipe(line, tuple(commands), tuple(variables), declares)
+
+    def _variables(self, where: str) -> tuple[list[str], bool]:
+        """Take `$x :=`, `$x =` or, in a range, `$i, $x :=`; return the names and whether they are new."""
+        first = self._take(Kind.VARIABLE)
+        if first is None:
+            return [], False
+        names = [first.text]
+        if where == "range" and self._take(Kind.SIGN, ","):
+            second = self._take(Kind.VARIABLE)
+            if second is None:
+                raise self._fault("range can only initialize variables")
+            names.append(second.text)
+        sign = self._take(Kind.SIGN, ":=", "=")
+        if sign is None and len(names) == 1:
+            self._ahead.append(first)  # it is an operand
+            return [], False
+        if sign is None:
+            raise self._fault("range needs := or = behind its variables")
+        declares = sign.text == ":="
+        for name in names:
+            if not declares:
+                self._require(name)
+        return names, declares
+
+    def _require(self, name: str) -> None:
+        if name not in self._known:
+            raise self._fault(f"undefined variable {quote(name)}")
+
+    def _command(self, where: str) -> Command:
+        operands = []
+        while (operand := self._operand()) is not None:
+            operands.append(operand)
+        if not operands:
+            raise self._fault(f"missing value for {where}")
+        return Command(tuple(operands))
+
+    def _operand(self) -> Operand | None:
+        operand = self._term()
+        if operand is None:
+            return None
+        names = []
+        while (word := self._peek()) and word.kind is Kind.FIELD and not word.is_apart:
+            names.append(self._next().text[1:])
+        if not names:
+            return operand
+        if isinstance(operand, Constant):
+            raise self._fault("a constant has no fields")
+        if isinstance(operand, Chain):
+            return Chain(operand.of, (*operand.names, *names))
+        return Chain(operand, tuple(names))
+
+    def _term(self) -> Operand | None:
+        word = self._peek()
+        if word is None:
+            return None
+        if word.kind in _LITERALS:
+            return Constant(self._literal(self._next()))
+        if word.kind is Kind.FIELD:
+            return Chain(Dot(), (self._next().text[1:],))
+        if word.kind is Kind.VARIABLE:
+            self._next()
+            self._require(word.text)
+            return Variable(word.text)
+        if word.kind is Kind.NAME:
+            return self._named()
+        if self._take(Kind.SIGN, "."):
+            return Dot()
+        return self._bracket() if self._take(Kind.SIGN, "(") else None
+
+    def _literal(self, word: Word) -> object:
+        try:
+            return _LITERALS[word.kind](word.text)
+        except ValueError as error:
+            raise self._fault(str(error)) from error
+
+    def _named(self) -> Operand:
+        name = self._next().text
+        if name in _CONSTANTS:
+            return Constant(_CONSTANTS[name])
+        if name not in self._functions:
+            raise self._fault(f"function {quote(name)} not defined")
+        return Function(name)
+
+    def _bracket(self) -> Pipe:
+        self._deeper()
+        pipe = self._pipeline("brackets")
+        if not self._take(Kind.SIGN, ")"):
+            raise self._fault("unclosed left paren")
+        self._depth -= 1
+        return pipe

@@ -1,0 +1,133 @@
+"""The functions of templates beside Go's, by tables; and what templates look up."""
+
+import pytest
+
+from daemon.templates.faults import Fault
+from daemon.templates.lookups import Kind, Question, ServiceInstance, ServiceStub
+from daemon.templates.render import Rendering, read, render
+from daemon.templates.values import Items
+
+NOW = 1_136_214_245_000_000_000  # 2006-01-02T15:04:05Z
+
+
+def write(source: str, **environment: str) -> str:
+    return render(read(source), {}, environment, now=NOW).text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ split `,` `a,b` | join `-` }}", "a-b"),
+        ("{{ `a.b.c` | replaceAll `.` `/` }}", "a/b/c"),
+        ("{{ `foo-12` | regexMatch `[0-9]+$` }}", "true"),
+        ("{{ `foo-12` | regexReplaceAll `([a-z]+)-` `${1}_` }}", "foo_12"),
+        ("{{ toUpper `ab` }}{{ toLower `AB` }}{{ toTitle `hello big-world` }}", "ABabHello Big-World"),
+        ("{{ trimSpace ` a ` }}{{ trimPrefix `a` `ab` }}{{ `ab` | trimSuffix `b` }}", "aba"),
+        ("{{ if `b` | in (split `,` `a,b`) }}x{{ end }}", "x"),
+        ("{{ if contains `b` (split `,` `a,b`) }}in{{ end }}{{ if in `abc` `b` }}in{{ end }}", "inin"),
+        ("{{ range loop 2 }}{{ . }}{{ end }}{{ range loop 5 7 }}{{ . }}{{ end }}", "0156"),
+        ("{{ add 1 2 }}{{ 5 | subtract 2 }}{{ multiply 2 3 }}{{ 9 | divide 2 }}{{ 9 | modulo 4 }}", "33641"),
+        ("{{ -7 | divide 2 }} {{ -7 | modulo 2 }} {{ 1.5 | multiply 2 }} {{ 1 | divide 2.0 }}", "-3 -1 3 0.5"),
+        ("{{ parseInt `-12` }}{{ parseInt `` }} {{ parseBool `true` }}{{ parseBool `0` }}", "-120 truefalse"),
+        ("{{ base64Encode `hi` }} {{ base64Decode `aGk=` }}", "aGk= hi"),
+        ("{{ sha256Hex `a` }}", "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"),
+        ("{{ md5sum `a` }}", "0cc175b9c0f1b6a831c399e269772661"),
+        ("{{ indent 2 `a\nb` }}", "  a\n  b"),
+        ("{{ parseJSON `{\"b\": [1, 2.5, null], \"a\": \"<\"}` | toJSON }}", '{"a":"\\u003c","b":[1,2.5,null]}'),
+        ("{{ parseJSON `{\"a\": [1]}` | toJSONPretty }}", '{\n  "a": [\n    1\n  ]\n}'),
+        ("{{ parseJSON `{\"a\": [1, \"yes\"], \"b\": null}` | toYAML }}", "a:\n- 1\n- 'yes'\nb: null"),
+        ("{{ parseJSON `8080` }} {{ (parseJSON `{\"n\": 1234567}`).n }}", "8080 1234567"),
+        ("{{ timestamp }} {{ timestamp `2006-01-02` }} {{ timestamp `unix` }}", "2006-01-02T15:04:05Z 2006-01-02 1136214245"),
+        ("{{ env `A` }}-{{ env `B` }}-{{ envOrDefault `A` `x` }}{{ envOrDefault `B` `y` }}", "1--1y"),
+    ],
+)  # fmt: skip
+def test_functions(source: str, text: str) -> None:
+    assert write(source, A="1") == text
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("{{ parseInt `x` }}", "error calling parseInt: 'x' is not a whole number"),
+        ("{{ parseBool `x` }}", "error calling parseBool: 'x' is neither true nor false"),
+        ("{{ base64Decode `*` }}", "error calling base64Decode: not base64"),
+        ("{{ regexMatch `(` `a` }}", "error calling regexMatch: error parsing regexp"),
+        ("{{ parseJSON `{` }}", "error calling parseJSON"),
+        ("{{ toUpper 1 }}", "wrong type for value; expected string; got int"),
+        ("{{ join `,` `a` }}", "expected a list; got string"),
+        ("{{ indent -1 `a` }}", "indent value must be a positive integer"),
+        ("{{ nomadService 1 `web` }}", "nomadService takes a name, or a number, a key and a name"),
+    ],
+)
+def test_what_a_function_cannot_do_is_said(source: str, problem: str) -> None:
+    with pytest.raises(Fault) as caught:
+        write(source)
+    assert problem in str(caught.value)
+
+
+def instance(number: int) -> ServiceInstance:
+    return ServiceInstance(
+        ID=f"id-{number}",
+        Name="web",
+        Node="n",
+        Address="10.0.0.1",
+        Datacenter="dc1",
+        Tags=["a", "b"],
+        JobID="j",
+        AllocID="x",
+        Port=8000 + number,
+    )
+
+
+WEB = Question(Kind.SERVICE, "web")
+SECRET = Question(Kind.VARIABLE, "app/db")
+
+
+def look_up(source: str, answers: dict[Question, object]) -> Rendering:
+    return render(read(source), answers, {}, now=NOW)
+
+
+def test_what_is_not_known_is_asked_for() -> None:
+    found = look_up("{{ range nomadService `web` }}x{{ end }}{{ nomadVarExists `app/db` }}", {})
+    assert found.asked == {WEB, SECRET}
+    assert found.missing == set()
+
+
+def test_services_are_written_where_they_answer() -> None:
+    source = (
+        "{{ range nomadService `web` }}{{ .Address }}:{{ .Port }} {{ .Tags | join `,` }};{{ end }}"
+    )
+    found = look_up(source, {WEB: [instance(1), instance(2)]})
+    assert found.text == "10.0.0.1:8001 a,b;10.0.0.1:8002 a,b;"
+
+
+def test_a_key_chooses_the_same_instances_while_they_are_there() -> None:
+    source = "{{ range nomadService 2 `me` `web` }}{{ .Port }} {{ end }}"
+    all_of_them = [instance(number) for number in range(5)]
+    chosen = look_up(source, {WEB: all_of_them}).text
+    assert len(chosen.split()) == 2
+    assert look_up(source, {WEB: [*reversed(all_of_them)]}).text == chosen
+
+
+def test_all_services_have_names_and_tags() -> None:
+    answers = {Question(Kind.SERVICES): [ServiceStub(Name="web", Tags=["a"])]}
+    source = "{{ range nomadServices }}{{ .Name }}={{ .Tags | join `,` }}{{ end }}"
+    assert look_up(source, answers).text == "web=a"
+
+
+def test_a_variable_is_a_map_of_texts() -> None:
+    source = (
+        "{{ with nomadVar `app/db` }}{{ .user }}/{{ .none }}|{{ range .Tuples }}"
+        "{{ .Key }}={{ .Value }} {{ end }}{{ .Keys | join `,` }}{{ end }}"
+        "{{ range $k, $v := nomadVar `app/db` }}<{{ $k }}:{{ $v }}>{{ end }}"
+    )
+    found = look_up(source, {SECRET: Items(user="u", pass_="p")})
+    assert found.text == "u/|pass_=p user=u pass_,user<pass_:p><user:u>"
+
+
+def test_a_variable_that_there_is_not_is_missing() -> None:
+    found = look_up("{{ with nomadVar `app/db` }}x{{ end }}", {SECRET: None})
+    assert found.missing == {SECRET}
+    assert str(SECRET) == "nomad.var.block(app/db)"
+    assert look_up("{{ nomadVarExists `app/db` }}", {SECRET: None}).text == "false"
+    assert look_up("{{ nomadVarExists `app/db` }}", {SECRET: None}).missing == set()
