@@ -36,8 +36,10 @@ _DEFAULT = Namespace(
 
 
 def schema_text() -> str:
-    """Return `schema.sql`, which travels inside the package."""
-    return resources.files("storage").joinpath("schema.sql").read_text()
+    """Return `schema.sql`: a built package carries it inside, a checkout has it at its top."""
+    package = resources.files("storage")
+    inside = package.joinpath("schema.sql")
+    return (inside if inside.is_file() else package.joinpath("../schema.sql")).read_text()
 
 
 def migrations() -> dict[int, str]:
