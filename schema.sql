@@ -62,11 +62,19 @@ CREATE TABLE jobs (
     create_index      INTEGER NOT NULL,
     modify_index      INTEGER NOT NULL,           -- last change of anything about the job
     job_modify_index  INTEGER NOT NULL,           -- last change of its definition
+    held              INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
+                                                  -- waits until fewer children of its parent work
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
 CREATE INDEX jobs_by_parent ON jobs (namespace, parent_id, dispatch_token)
                         WHERE parent_id <> '';
+CREATE INDEX jobs_at_work ON jobs (namespace, parent_id, create_index)
+                    WHERE parent_id <> '' AND held = 0 AND status <> 'dead';
+CREATE INDEX jobs_held ON jobs (namespace, parent_id, create_index) WHERE held = 1;
+CREATE INDEX jobs_ended_children ON jobs (namespace, parent_id, modify_index)
+                           WHERE parent_id <> '' AND status = 'dead';
+CREATE INDEX jobs_parents ON jobs (namespace, id) WHERE launches_children = 1;
 CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id = '';
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';

@@ -137,6 +137,7 @@ async def _run_parts(
         from daemon.api.routes import ROUTES
         from daemon.evals.worker import open_evals
         from daemon.identity.door import open_door
+        from daemon.jobs.children import open_children
         from daemon.jobs.periodic import open_periodic
         from daemon.runner.node import open_runner
         from daemon.variables.locks import open_locks
@@ -163,6 +164,7 @@ async def _run_parts(
         retention = config.retention_days * _DAY
         await parts.enter_async_context(open_evals(store, clock, ids, retention))
         await parts.enter_async_context(open_periodic(store, clock, ids))
+        await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))
         if config.dev_cloud:
             from daemon.identity.devcloud import open_devcloud

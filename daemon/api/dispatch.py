@@ -56,7 +56,7 @@ async def _dispatch(request: Request, body: JobDispatchRequest) -> Reply:
         request["job_id"],
         read_request(body, request["job_id"], token),
         now=parts.clock.now(),
-        eval_id=next(parts.ids),
+        ids=parts.ids,
         suffix=next(parts.ids)[:_SUFFIX],
     )
     response = JobDispatchResponse(

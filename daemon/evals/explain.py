@@ -12,7 +12,7 @@ from daemon.evals.state import largest_room, node_states
 from daemon.scheduler import reschedule
 from daemon.scheduler.nodes.fit import need_of
 from daemon.wording import several, why
-from storage.queries import allocations, deployments, evaluations, jobs, periodic
+from storage.queries import allocations, children, deployments, evaluations, jobs, periodic
 from storage.queries.evaluations import Room
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
@@ -44,6 +44,9 @@ def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
 def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason]:
     if job.stop:
         yield Reason(cause=Cause.STOPPED, message="the job was stopped; run it again to start it")
+    elif children.is_held(db, job.namespace, job.id):
+        message = f'it waits until fewer children of "{job.parent_id}" are at work'
+        yield Reason(cause=Cause.CHILDREN, message=message)
     elif job.periodic is not None:
         yield from _of_clock(db, job)
     elif job.launches_children:

@@ -9,7 +9,10 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock
-from storage.queries import evaluations, events, job_listings, job_status, jobs, moments
+from daemon.jobspec.extensions import CHILDREN_KEPT, CHILDREN_KEPT_FOR
+from storage.queries import children, evaluations, events, job_listings, job_status, jobs, moments
+from storage.readers import Snapshot
+from storage.records.job import Job
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -24,6 +27,7 @@ async def collect_garbage(store: Store, clock: Clock, retention: int) -> None:
         now = clock.now()
         await store.write(partial(moments.note, time=now))
         await collect(store, now - retention)
+        await collect_children(store, now)
         await trio.sleep(PERIOD)
 
 
@@ -42,6 +46,40 @@ async def collect(store: Store, before: int) -> None:
 
     while await store.write(step):
         pass
+
+
+async def collect_children(store: Store, now: int) -> None:
+    """Remove children that have ended and that their parents do not keep (docs/extensions.md)."""
+    for key in store.read(children.parents):
+        await trio.lowlevel.checkpoint()  # there may be thousands of parents
+        parent = store.read(partial(_current, key=key))
+        if parent is None or not _forgets_children(parent):
+            continue
+        while await store.write(partial(_remove_children, parent=parent, now=now)) == STEP:
+            pass
+
+
+def _current(db: Snapshot, *, key: tuple[str, str]) -> Job | None:
+    return jobs.current(db, *key)
+
+
+def _forgets_children(parent: Job) -> bool:
+    return any(one.of(parent.meta) is not None for one in (CHILDREN_KEPT, CHILDREN_KEPT_FOR))
+
+
+def _remove_children(tx: Transaction, *, parent: Job, now: int) -> int:
+    """Remove a few; return how many."""
+    key = (parent.namespace, parent.id)
+    kept, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
+    gone: list[str] = []
+    if kept is not None:
+        gone = children.ended_beyond(tx, *key, kept, STEP)
+    if kept_for is not None and not gone:
+        gone = children.ended_before(tx, *key, moments.index_at(tx, now - kept_for), STEP)
+    for child_id in gone:
+        if (child := jobs.current(tx, parent.namespace, child_id)) is not None:
+            jobs.purge(tx, child)
+    return len(gone)
 
 
 async def collect_now(store: Store, now: int) -> None:

@@ -5,15 +5,14 @@ idempotency token, the same dispatch sent again answers with the first child.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.children import admit, have_evaluated
 from storage.errors import Invalid, Malformed, Refused
-from storage.queries import evaluations, job_status, jobs
+from storage.queries import job_status, jobs
 from storage.records.base import SECOND, Record
-from storage.records.evaluation import Trigger
 from storage.records.gobase64 import decode_base64
 from storage.records.job import Job, JobStatus
 from storage.store import Store
@@ -44,7 +43,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatched(msgspec.Struct, frozen=True, kw_only=True):
-    """The child of a dispatch; without evaluation when an earlier dispatch made it."""
+    """The child of a dispatch; without evaluation when it waits, or an earlier dispatch made it."""
 
     job_id: str
     create_index: int
@@ -74,12 +73,13 @@ async def dispatch_job(
     request: Dispatch,
     *,
     now: int,
-    eval_id: str,
+    ids: Iterator[str],
     suffix: str,
 ) -> Dispatched:
     """Store a child of a parameterized job and have it evaluated.
 
-    `suffix` makes the child's id unique. Raises `Refused` or `Invalid` with the peer's texts.
+    `suffix` makes the child's id unique. Where as many children are at work as may be, it waits and
+    has no evaluation, or is dropped (`TooOften`). Raises `Refused` or `Invalid` with the peer's texts.
     """
 
     def write(tx: Transaction) -> Dispatched:
@@ -92,10 +92,14 @@ async def dispatch_job(
             if earlier:
                 child_id, create_index = earlier
                 return Dispatched(job_id=child_id, create_index=create_index, index=create_index)
-        child = jobs.append_version(tx, derive(parent, request, child_id_of(parent, request), now))
-        evaluation = new_evaluation(child, eval_id, Trigger.JOB_REGISTER, job_modify_index=tx.index)
-        evaluations.put(tx, evaluation, now)
-        job_status.settle(tx, namespace, child.id)
+        begins = admit(tx, parent, now=now, ids=ids)
+        derived = derive(parent, request, child_id_of(parent, request), now)
+        child = jobs.append_version(tx, derived, held=not begins)
+        if not begins:
+            job_status.settle(tx, namespace, child.id)
+            return Dispatched(job_id=child.id, create_index=tx.index, index=tx.index)
+        eval_id = next(ids)
+        have_evaluated(tx, child, now=now, eval_id=eval_id)
         return Dispatched(
             job_id=child.id,
             create_index=tx.index,

@@ -4,7 +4,7 @@ import msgspec
 import trio
 
 from storage.errors import Malformed, Refused
-from storage.queries import allocations, evaluations, job_status, jobs
+from storage.queries import allocations, children, evaluations, job_status, jobs
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import Record
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
@@ -82,6 +82,8 @@ async def evaluate_job(
             raise Refused("can't evaluate periodic job")
         if job.launches_children:
             raise Refused("can't evaluate parameterized job")
+        if children.is_held(tx, namespace, job_id):
+            raise Refused(f'job "{job_id}" waits until fewer children of its parent are at work')
         if options.force_reschedule:
             _force_reschedule(tx, job, now)
         evaluation = new_evaluation(

@@ -41,30 +41,39 @@ async def stop_job(
             return Stopped()
         if no_shutdown_delay:
             _skip_shutdown_delay(tx, job, now)
-        if purge:
-            jobs.purge(tx, job)
-        else:
-            jobs.append_version(tx, _stopped(job, now))
-        done = Stopped(index=tx.index)
-        if not job.launches_children:
-            evaluation = new_evaluation(
-                job,
-                eval_id,
-                Trigger.JOB_DEREGISTER,
-                priority=eval_priority,
-                job_modify_index=tx.index,
-                kind=JobType.SERVICE,
-            )
-            evaluations.put(tx, evaluation, now)
-            done = Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
-        job_status.settle(tx, namespace, job_id)
-        return done
+        return stop(tx, job, purge=purge, eval_priority=eval_priority, now=now, eval_id=eval_id)
 
     return await store.write(write)
 
 
-def _stopped(job: Job, now: int) -> Job:
-    return msgspec.structs.replace(job, stop=True, submit_time=now)
+def stop(
+    tx: Transaction,
+    job: Job,
+    *,
+    purge: bool = False,
+    eval_priority: int = 0,
+    now: int,
+    eval_id: str,
+) -> Stopped:
+    """Stop a job, or remove it at once, and have what it runs stopped."""
+    if purge:
+        jobs.purge(tx, job)
+    else:
+        jobs.append_version(tx, msgspec.structs.replace(job, stop=True, submit_time=now))
+    done = Stopped(index=tx.index)
+    if not job.launches_children:
+        evaluation = new_evaluation(
+            job,
+            eval_id,
+            Trigger.JOB_DEREGISTER,
+            priority=eval_priority,
+            job_modify_index=tx.index,
+            kind=JobType.SERVICE,
+        )
+        evaluations.put(tx, evaluation, now)
+        done = Stopped(index=tx.index, eval_id=eval_id, eval_create_index=tx.index)
+    job_status.settle(tx, job.namespace, job.id)
+    return done
 
 
 def _skip_shutdown_delay(tx: Transaction, job: Job, now: int) -> None:

@@ -100,6 +100,14 @@ class CatchUp(StrEnum):
     ALL = "all"
 
 
+class Beyond(StrEnum):
+    """What becomes of a dispatch when as many children are at work as may be."""
+
+    QUEUE = "queue"
+    DROP = "drop"
+    REPLACE = "replace"
+
+
 FREQUENT_LAUNCHES = Extension(
     name="steward_frequent_launches", place="job", read=flag, default=False
 )
@@ -111,7 +119,29 @@ CATCH_UP_MOST = Extension(
 )
 JITTER = Extension(name="steward_jitter", place="job", read=span(24 * HOUR), default=0)
 
-EXTENSIONS: tuple[Extension[Any], ...] = (FREQUENT_LAUNCHES, CATCH_UP, CATCH_UP_MOST, JITTER)
+CHILDREN_AT_ONCE = Extension[int | None](
+    name="steward_children_at_once", place="job", read=number(1, 10_000), default=None
+)
+CHILDREN_BEYOND = Extension(
+    name="steward_children_beyond", place="job", read=one_of(Beyond), default=Beyond.QUEUE
+)
+CHILDREN_KEPT = Extension[int | None](
+    name="steward_children_kept", place="job", read=number(0, 1_000_000), default=None
+)
+CHILDREN_KEPT_FOR = Extension[int | None](
+    name="steward_children_kept_for", place="job", read=span(87_600 * HOUR), default=None
+)
+
+EXTENSIONS: tuple[Extension[Any], ...] = (
+    FREQUENT_LAUNCHES,
+    CATCH_UP,
+    CATCH_UP_MOST,
+    JITTER,
+    CHILDREN_AT_ONCE,
+    CHILDREN_BEYOND,
+    CHILDREN_KEPT,
+    CHILDREN_KEPT_FOR,
+)
 
 
 def problems(job: Job) -> Iterator[str]:

@@ -53,6 +53,10 @@ RULES = {
                      FROM jobs c
                     WHERE c.namespace = j.namespace AND c.parent_id = j.id AND c.parent_id <> '')
     """,
+    "a child that waits for others has nothing to be done": f"""
+        SELECT {_JOB_OF} FROM jobs j JOIN evaluations e ON e.namespace = j.namespace AND e.job_id = j.id
+         WHERE j.held = 1 AND e.status IN ('pending', 'blocked')
+    """,
     "a job that is not dead is in a namespace that exists": f"""
         SELECT {_JOB_OF} FROM jobs j
          WHERE j.status <> 'dead'

@@ -4,6 +4,7 @@ import sqlite3
 
 import msgspec
 
+from storage.queries import children
 from storage.readers import Snapshot
 from storage.records.codec import encode
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
@@ -108,6 +109,8 @@ def settle(tx: Transaction, namespace: str, job_id: str) -> None:
 def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:
     """Return what a job is doing (golden: kind-*, dispatch, periodic)."""
     key = {"namespace": row["namespace"], "id": row["id"]}
+    if row["held"]:
+        return JobStatus.PENDING
     if row["launches_children"] or row["type"] == JobType.SYSTEM:
         return JobStatus.DEAD if row["stop"] else JobStatus.RUNNING
     if db.one(_RUNS, key):
@@ -148,3 +151,5 @@ def count_child(
     key = {"namespace": namespace, "id": parent_id, "index": tx.index}
     if tx.execute(_COUNT_CHILD, {**key, **change}):
         tx.touch("summaries", summary_topic(namespace, parent_id))
+    if after in (None, JobStatus.DEAD):
+        children.note_room(tx, namespace, parent_id)

@@ -6,6 +6,7 @@ import msgspec
 
 from storage.queries import (
     allocations,
+    children,
     deployments,
     evaluations,
     events,
@@ -159,15 +160,15 @@ def dispatched_with(
 _ADD_JOB = """
     INSERT INTO jobs (namespace, id, version, type, parent_id, dispatch_token,
                       launches_children, stop, has_scaling, status, listing, queued, children_pending, children_running, children_dead, summary,
-                      summary_index, create_index, modify_index, job_modify_index)
+                      summary_index, create_index, modify_index, job_modify_index, held)
     VALUES (:namespace, :id, :version, :type, :parent_id, :dispatch_token,
-            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index)
+            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index, :held)
     ON CONFLICT (namespace, id) DO UPDATE
        SET version = excluded.version, type = excluded.type,
            launches_children = excluded.launches_children, stop = excluded.stop,
            has_scaling = excluded.has_scaling,
            listing = excluded.listing, queued = excluded.queued, modify_index = excluded.modify_index,
-           job_modify_index = excluded.job_modify_index
+           job_modify_index = excluded.job_modify_index, held = excluded.held
 """
 # Children outlive a purge of their parent; a new job of that name, of whatever kind, is their parent
 # from then on; also a child, which can launch others, or be named as a parent by anybody.
@@ -200,11 +201,12 @@ _FREEZE_STATE = """
 """
 
 
-def append_version(tx: Transaction, job: Job) -> Job:
+def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
     """Store `job` as the newest version; return it with version number and indexes.
 
     The job's `submit_time` and `stable` are kept; its version and indexes follow from what is stored. The
-    caller calls `settle` when its other changes are made.
+    caller calls `settle` when its other changes are made. One that is `held` waits for other children
+    of its parent to end; a newer version does not.
     """
     row = job_status.stored(tx, job.namespace, job.id)
     queued = dict.fromkeys((group.name for group in job.task_groups or ()), 0)
@@ -237,6 +239,7 @@ def append_version(tx: Transaction, job: Job) -> Job:
         "submit_time": stored.submit_time,
         "document": job_document(stored),
         "index": tx.index,
+        "held": held,
     }
     tx.execute(_ADD_JOB, values)
     if not row:
@@ -249,6 +252,8 @@ def append_version(tx: Transaction, job: Job) -> Job:
     tx.touch("job_versions")
     if has_scaling or (row and row["has_scaling"]):
         tx.touch("scaling_policies", scaling.POLICIES_TOPIC)
+    if stored.launches_children:
+        children.note_room(tx, stored.namespace, stored.id)
     job_status.changed(tx, stored.namespace, stored.id)
     events.add(
         tx,
@@ -296,6 +301,7 @@ def purge(tx: Transaction, job: Job) -> None:
     for registration in services.of_job(tx, job.namespace, job.id):
         services.remove(tx, registration)
     tx.execute(_PURGE, key)
+    children.note_room(tx, job.namespace, job.id)
     if row and row["parent_id"]:
         job_status.count_child(tx, job.namespace, row["parent_id"], row["status"], None)
     if row and row["has_scaling"]:

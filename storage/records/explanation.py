@@ -11,6 +11,7 @@ class Cause(StrEnum):
     STOPPED = "stopped"  # the job was stopped
     CLOCK = "clock"  # it runs at the slots of its clock
     DISPATCH = "dispatch"  # it runs when it is dispatched
+    CHILDREN = "children"  # as many children of its parent are at work as may be
     TURN = "turn"  # the scheduler has not looked yet
     PLACE = "place"  # no node has room for it, or none suits it
     DELAY = "delay"  # it failed and is tried again later

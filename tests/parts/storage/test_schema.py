@@ -12,11 +12,18 @@ from storage.errors import StorageLocked, StorageUnusable
 from storage.store import FILE_NAME, lock, open_store
 from tests.samples import NOW
 
+FORMS = Path(__file__).parent / "forms"  # `schema.sql` as the first version had it
+
 
 def form(path: Path) -> list[tuple[str, str]]:
+    """Return what a file holds, without the comments: a step leaves them where they were."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        return sorted((name, re.sub(r"\s+", " ", sql)) for name, sql in rows)
+        return sorted((name, _bare(sql)) for name, sql in rows)
+
+
+def _bare(sql: str) -> str:
+    return re.sub(r"\s*,\s*", ", ", re.sub(r"\s+", " ", re.sub(r"--.*", "", sql)))
 
 
 def pragma(path: Path, name: str) -> object:
@@ -105,6 +112,21 @@ def test_a_step_that_fails_leaves_the_older_form(
         make(older)
     assert form(older) == before
     assert pragma(older, "user_version") == schema.VERSION - 1
+
+
+def test_the_first_file_becomes_one_like_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, new = tmp_path / "first", tmp_path / "new"
+    make(new)
+    with monkeypatch.context() as past:
+        past.setattr(schema, "VERSION", 1)
+        past.setattr(schema, "schema_text", (FORMS / "0001.sql").read_text)
+        past.setattr(schema, "migrations", dict)
+        make(first)
+    make(first)
+    assert pragma(first, "user_version") == schema.VERSION
+    assert form(first) == form(new)
 
 
 def test_the_steps_lead_to_the_version_of_the_schema() -> None:

@@ -1,0 +1,241 @@
+"""Children of a parameterized job: so many at once, the others wait, are dropped, or replace."""
+
+from functools import partial
+from itertools import count
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.evals import gc
+from daemon.evals.explain import explain
+from daemon.jobs.children import open_children, release
+from daemon.jobs.dispatch import Dispatch, Dispatched, dispatch_job
+from daemon.jobs.evaluate import EvalOptions, evaluate_job
+from daemon.jobs.stop import stop
+from storage.errors import Refused, TooOften
+from storage.queries import children, evaluations, job_listings, job_status, jobs, moments
+from storage.records.base import HOUR
+from storage.records.explanation import Cause
+from storage.records.job import Job, Parameterized
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW, job
+
+
+class Parent:
+    """A parameterized job, and what is done with its children."""
+
+    def __init__(self, store: Store) -> None:
+        self.cluster = Cluster(store)
+        self.store, self.ids, self._suffixes = store, self.cluster.ids, count()
+
+    async def register(self, **meta: str) -> None:
+        keys = {f"steward_children_{name}": text for name, text in meta.items()}
+        made = job("web", type="batch", parameterized_job=Parameterized(), meta=keys)
+
+        def work(tx: Transaction) -> None:
+            jobs.append_version(tx, made)
+            job_status.settle(tx, made.namespace, made.id)
+
+        await self.store.write(work)
+
+    async def dispatch(self) -> Dispatched:
+        return await dispatch_job(
+            self.store,
+            "default",
+            "web",
+            Dispatch(payload=b"", meta={}),
+            now=NOW,
+            ids=self.ids,
+            suffix=f"{next(self._suffixes):08}",
+        )
+
+    async def end(self, child: Dispatched) -> None:
+        """Let all that is to be done for a child be done."""
+
+        def work(tx: Transaction) -> None:
+            for one in evaluations.unfinished(tx, "default", child.job_id):
+                evaluations.put(tx, msgspec.structs.replace(one, status="complete"), NOW)
+            job_status.settle(tx, "default", child.job_id)
+
+        await self.store.write(work)
+
+    async def release(self) -> None:
+        await self.store.write(partial(release, "default", "web", now=NOW, ids=self.ids))
+
+    def begun(self) -> list[str]:
+        """Return the numbers of the children that have begun and not ended."""
+        lines = self.store.read(lambda db: job_listings.stubs(db, "default", "web/"))
+        return [
+            child_id[-1]
+            for _, child_id, _ in lines
+            if self.store.read(
+                partial(evaluations.unfinished, namespace="default", job_id=child_id)
+            )
+        ]
+
+    def held(self) -> list[str]:
+        return [
+            one[-1] for one in self.store.read(lambda db: children.held(db, "default", "web", 99))
+        ]
+
+    def job(self, child: Dispatched) -> Job:
+        found = self.store.read(lambda db: jobs.current(db, "default", child.job_id))
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def parent(store: Store) -> Parent:
+    return Parent(store)
+
+
+async def test_without_a_limit_all_begin(parent: Parent) -> None:
+    await parent.register()
+    for _ in range(3):
+        assert (await parent.dispatch()).eval_id
+    assert (parent.begun(), parent.held()) == (["0", "1", "2"], [])
+
+
+async def test_beyond_the_limit_children_wait_without_an_evaluation(parent: Parent) -> None:
+    await parent.register(at_once="2")
+    made = [await parent.dispatch() for _ in range(4)]
+    assert [bool(one.eval_id) for one in made] == [True, True, False, False]
+    assert (parent.begun(), parent.held()) == (["0", "1"], ["2", "3"])
+    assert parent.job(made[2]).status == "pending"
+
+
+async def test_a_child_that_ends_lets_the_oldest_begin(parent: Parent) -> None:
+    await parent.register(at_once="1")
+    made = [await parent.dispatch() for _ in range(3)]
+    await parent.release()
+    assert parent.held() == ["1", "2"]
+    await parent.end(made[0])
+    await parent.release()
+    assert (parent.begun(), parent.held()) == (["1"], ["2"])
+    await parent.dispatch()
+    assert parent.held() == ["2", "3"]
+
+
+async def test_a_dispatch_beyond_the_limit_is_dropped_where_that_is_asked(parent: Parent) -> None:
+    await parent.register(at_once="1", beyond="drop")
+    made = await parent.dispatch()
+    with pytest.raises(TooOften, match='job "web" has 1 children at work and drops more'):
+        await parent.dispatch()
+    await parent.end(made)
+    assert (await parent.dispatch()).eval_id
+
+
+async def test_the_oldest_is_replaced_where_that_is_asked(parent: Parent) -> None:
+    await parent.register(at_once="1", beyond="replace")
+    first, second = await parent.dispatch(), await parent.dispatch()
+    assert (parent.job(first).stop, second.eval_id, parent.held()) == (True, "", ["1"])
+    third = await parent.dispatch()  # takes the place of what still waits
+    assert (parent.job(second).stop, parent.job(third).stop) == (True, False)
+    await parent.end(first)
+    await parent.end(second)
+    await parent.release()
+    assert (parent.begun(), parent.held()) == (["2"], [])
+
+
+async def test_a_child_that_waits_can_be_stopped(parent: Parent) -> None:
+    await parent.register(at_once="1")
+    _, second = await parent.dispatch(), await parent.dispatch()
+    child = parent.job(second)
+    await parent.store.write(lambda tx: stop(tx, child, now=NOW, eval_id="e-stop"))
+    await parent.end(second)
+    assert (parent.held(), parent.job(second).status) == ([], "dead")
+
+
+async def test_a_child_that_waits_is_not_evaluated_by_hand(parent: Parent) -> None:
+    await parent.register(at_once="1")
+    _, second = await parent.dispatch(), await parent.dispatch()
+    with pytest.raises(Refused, match="waits until fewer children of its parent are at work"):
+        await evaluate_job(
+            parent.store, "default", second.job_id, EvalOptions(), now=NOW, eval_id="e"
+        )
+
+
+async def test_a_child_that_waits_says_why(parent: Parent) -> None:
+    await parent.register(at_once="1")
+    _, second = await parent.dispatch(), await parent.dispatch()
+    found = parent.store.read(lambda db: explain(db, "default", second.job_id))
+    assert found is not None
+    assert [(one.cause, one.message) for one in found.reasons] == [
+        (Cause.CHILDREN, 'it waits until fewer children of "web" are at work')
+    ]
+
+
+@pytest.mark.parametrize("change", ["more", "purged", "ended"])
+async def test_who_waits_begins_by_itself_when_there_is_room(parent: Parent, change: str) -> None:
+    await parent.register(at_once="1")
+    first, second = await parent.dispatch(), await parent.dispatch()
+
+    async def until_begun() -> None:
+        topic = evaluations.job_topic("default", second.job_id)
+        while parent.held():
+            with parent.store.watch(topic) as watch:
+                if parent.held():
+                    await watch.wait()
+
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with open_children(parent.store, parent.cluster.clock, parent.ids):
+            await trio.testing.wait_all_tasks_blocked()
+            assert parent.held() == ["1"]
+            if change == "more":
+                await parent.register(at_once="2")
+            elif change == "purged":
+                await parent.store.write(lambda tx: jobs.purge(tx, _parent_of(tx)))
+            else:
+                await parent.end(first)
+            await until_begun()
+    assert "1" in parent.begun()
+
+
+def _parent_of(tx: Transaction) -> Job:
+    found = jobs.current(tx, "default", "web")
+    assert found is not None
+    return found
+
+
+# ---- what has ended -----------------------------------------------------------------------------
+
+
+async def ended(parent: Parent, number: int) -> None:
+    for _ in range(number):
+        await parent.end(await parent.dispatch())
+
+
+def left(parent: Parent) -> list[str]:
+    lines = parent.store.read(lambda db: job_listings.stubs(db, "default", "web/"))
+    return [child_id[-1] for _, child_id, _ in lines]
+
+
+async def test_only_the_newest_that_have_ended_are_kept(parent: Parent) -> None:
+    await parent.register(kept="2")
+    await ended(parent, 4)
+    await parent.dispatch()
+    await gc.collect_children(parent.store, NOW)
+    assert left(parent) == ["2", "3", "4"]
+
+
+async def test_children_that_ended_long_ago_go(parent: Parent) -> None:
+    await parent.register(kept_for="1h")
+    await ended(parent, 2)
+    await parent.store.write(lambda tx: moments.note(tx, NOW))
+    await ended(parent, 1)
+    await gc.collect_children(parent.store, NOW + HOUR - 1)
+    assert left(parent) == ["0", "1", "2"]
+    await gc.collect_children(parent.store, NOW + HOUR)
+    assert left(parent) == ["2"]
+
+
+async def test_without_a_word_all_are_kept(parent: Parent) -> None:
+    await parent.register()
+    await ended(parent, 2)
+    await gc.collect_children(parent.store, NOW + 10_000 * HOUR)
+    assert left(parent) == ["0", "1"]

@@ -1,0 +1,530 @@
+-- The whole of Steward's file. Each table says what its rows are and who writes them.
+--
+-- Every write gets one number from the counter in `store`, its index; every changed row
+-- carries the index of the write that made it and of the write that changed it last.
+-- Documents are JSON as it goes over the wire; what is queried stands in a column as well.
+-- Times are nanoseconds since the epoch.
+
+-- One row: the counter of all writes, and who this installation is. Written by every write.
+CREATE TABLE store (
+    id            INTEGER NOT NULL PRIMARY KEY CHECK (id = 1),
+    last_index    INTEGER NOT NULL CHECK (last_index >= 1),
+    cluster_id    TEXT    NOT NULL,
+    created_at    INTEGER NOT NULL
+) STRICT;
+
+-- The index of the last write that touched a kind of object, also by removing one: what a
+-- listing reports, and what a reader of something that does not exist yet waits on.
+-- The row `room` is touched when an allocation lets go of what it holds; `collected-events` is
+-- the last index of which events have been removed.
+CREATE TABLE table_indexes (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    last_index    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Which index the counter had reached at a time: tells how old a change is. Written, and
+-- trimmed, by daemon/evals/gc.py, a row each round.
+CREATE TABLE moments (
+    time          INTEGER NOT NULL PRIMARY KEY,
+    last_index    INTEGER NOT NULL
+) STRICT;
+
+-- Namespaces: they keep the jobs of different people apart. Written by the namespace endpoints.
+CREATE TABLE namespaces (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Jobs that exist: which version is current, what the job is doing, and its line in a
+-- listing. Rows appear with the first version and go with a purge, which takes everything
+-- that belongs to the job along. Written by daemon/jobs; status and counts by one function
+-- (storage/queries/jobs.py settle) in every write that can change them.
+CREATE TABLE jobs (
+    namespace         TEXT    NOT NULL,
+    id                TEXT    NOT NULL,
+    version           INTEGER NOT NULL CHECK (version >= 0),
+    type              TEXT    NOT NULL,
+    parent_id         TEXT    NOT NULL,
+    dispatch_token    TEXT    NOT NULL,           -- that made a dispatch of this child idempotent
+    launches_children INTEGER NOT NULL CHECK (launches_children IN (0, 1)),
+    stop              INTEGER NOT NULL CHECK (stop IN (0, 1)),
+    has_scaling       INTEGER NOT NULL CHECK (has_scaling IN (0, 1)),  -- a policy for a group
+    status            TEXT    NOT NULL CHECK (status IN ('pending', 'running', 'dead')),
+    listing           TEXT    NOT NULL,           -- the fixed part of its line in a listing
+    queued            TEXT    NOT NULL,           -- group -> allocations that wait for room
+    children_pending  INTEGER NOT NULL CHECK (children_pending >= 0),
+    children_running  INTEGER NOT NULL CHECK (children_running >= 0),
+    children_dead     INTEGER NOT NULL CHECK (children_dead >= 0),
+    summary           TEXT    NOT NULL,
+    summary_index     INTEGER NOT NULL,
+    create_index      INTEGER NOT NULL,
+    modify_index      INTEGER NOT NULL,           -- last change of anything about the job
+    job_modify_index  INTEGER NOT NULL,           -- last change of its definition
+    PRIMARY KEY (namespace, id)
+) STRICT;
+
+CREATE INDEX jobs_by_parent ON jobs (namespace, parent_id, dispatch_token)
+                        WHERE parent_id <> '';
+CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id = '';
+CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
+CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
+CREATE INDEX jobs_everywhere ON jobs (namespace, id)
+                       WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0;
+CREATE INDEX jobs_scaled ON jobs (namespace, id) WHERE has_scaling = 1 AND stop = 0;
+
+-- Job versions are append-only: registering, reverting, scaling and stopping each add a
+-- row. Nothing here is ever updated: a trigger refuses it; rows go only when the whole job
+-- goes. What may change about a version has its own table, below.
+CREATE TABLE job_versions (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    version       INTEGER NOT NULL CHECK (version >= 0),
+    submit_time   INTEGER NOT NULL,
+    create_index  INTEGER NOT NULL,               -- of the write that appended this version
+    document      TEXT    NOT NULL,               -- the definition, without the fields of JobHead
+    PRIMARY KEY (namespace, job_id, version),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE TRIGGER job_versions_are_append_only BEFORE UPDATE ON job_versions
+BEGIN
+    SELECT RAISE(ABORT, 'job versions are append-only');
+END;
+
+CREATE TRIGGER job_versions_go_with_their_job BEFORE DELETE ON job_versions
+WHEN EXISTS (SELECT 1 FROM jobs WHERE namespace = OLD.namespace AND id = OLD.job_id)
+BEGIN
+    SELECT RAISE(ABORT, 'job versions are only removed with their job');
+END;
+
+-- What may change about a version: stable, its tag, and the status it had when it was
+-- current last. Written by daemon/jobs and daemon/evals/deployments.py.
+CREATE TABLE job_version_states (
+    namespace       TEXT    NOT NULL,
+    job_id          TEXT    NOT NULL,
+    version         INTEGER NOT NULL,
+    stable          INTEGER NOT NULL CHECK (stable IN (0, 1)),
+    status          TEXT    NOT NULL,
+    tag_name        TEXT,
+    tag_description TEXT,
+    tagged_time     INTEGER,
+    modify_index    INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, version),
+    FOREIGN KEY (namespace, job_id, version)
+        REFERENCES job_versions (namespace, job_id, version) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+CREATE UNIQUE INDEX job_version_states_tagged ON job_version_states (namespace, job_id, tag_name)
+                                              WHERE tag_name IS NOT NULL;
+
+-- The source texts of the six newest versions. Written, and trimmed, by daemon/jobs/register.py
+-- in the write that appends the version.
+CREATE TABLE job_submissions (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    version       INTEGER NOT NULL,
+    document      TEXT    NOT NULL,
+    PRIMARY KEY (namespace, job_id, version),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+-- What was asked of the count of a group, and notes why nothing was: the twenty newest of each
+-- group. Written, and trimmed, by daemon/jobs/scale.py.
+CREATE TABLE scaling_events (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    task_group    TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    document      TEXT    NOT NULL,
+    PRIMARY KEY (namespace, job_id, task_group, create_index),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+-- Periodic jobs that are enabled and not stopped: how far the clock has been followed, and which
+-- slot comes next. A row comes, goes, and loses its next slot with a new version of its job
+-- (storage/queries/jobs.py append_version); slots are decided by daemon/jobs/periodic.py.
+CREATE TABLE periodic_jobs (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    followed_to   INTEGER NOT NULL,               -- every slot up to this time has been decided
+    next_slot     INTEGER,                        -- NULL: not worked out yet
+    PRIMARY KEY (namespace, job_id),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX periodic_jobs_due ON periodic_jobs (next_slot);
+
+-- What became of the slots of a periodic job: launched, or why not; the newest thousand rows of
+-- each job. Written, and trimmed, by daemon/jobs/periodic.py in the write that decides.
+CREATE TABLE periodic_slots (
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    slot          INTEGER NOT NULL,               -- the first, where the row stands for several
+    slots         INTEGER NOT NULL CHECK (slots >= 1),
+    decided_at    INTEGER NOT NULL,
+    outcome       TEXT    NOT NULL CHECK (outcome IN ('launched', 'caught-up', 'skipped')),
+    reason        TEXT    NOT NULL,
+    child_id      TEXT    NOT NULL,
+    write_index   INTEGER NOT NULL,
+    PRIMARY KEY (namespace, job_id, slot),
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT, WITHOUT ROWID;
+
+-- Evaluations: requests to look at a job again. Made by whoever makes work necessary, in the
+-- same write as its cause; finished by daemon/evals/applier.py in the write that stores the
+-- plan. They outlive a purge of their job.
+CREATE TABLE evaluations (
+    id            TEXT    NOT NULL UNIQUE,
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    priority      INTEGER NOT NULL,
+    status        TEXT    NOT NULL
+                  CHECK (status IN ('pending', 'blocked', 'complete', 'failed', 'canceled')),
+    wait_until    INTEGER NOT NULL,               -- 0: at once
+    tried_index   INTEGER NOT NULL,               -- blocked: the moment at which it did not fit
+    needs_cpu     INTEGER NOT NULL,               -- blocked: the least room that can help it,
+    needs_memory  INTEGER NOT NULL,               --          MHz, MB, MB; all 0 when it waits for
+    needs_disk    INTEGER NOT NULL,               --          a node of another kind
+    deployment_id TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    modify_time   INTEGER NOT NULL,
+    document      TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
+CREATE INDEX evaluations_in_order   ON evaluations (create_index, id);
+CREATE INDEX evaluations_to_do      ON evaluations (wait_until, priority DESC, create_index)
+                                    WHERE status = 'pending';
+CREATE INDEX evaluations_unfinished ON evaluations (namespace, job_id)
+                                    WHERE status IN ('pending', 'blocked');
+CREATE INDEX evaluations_ended      ON evaluations (modify_time)
+                                    WHERE status IN ('complete', 'failed', 'canceled');
+CREATE INDEX evaluations_blocked    ON evaluations (priority DESC, create_index)
+                                    WHERE status = 'blocked';
+
+-- Allocations: instances of task groups on a node. The placement is written once and the
+-- desired half by daemon/evals/applier.py, the client half and health by daemon/runner.
+CREATE TABLE allocations (
+    id                 TEXT    NOT NULL UNIQUE,
+    namespace          TEXT    NOT NULL,
+    job_id             TEXT    NOT NULL,
+    job_version        INTEGER NOT NULL,
+    job_type           TEXT    NOT NULL,
+    task_group         TEXT    NOT NULL,
+    name               TEXT    NOT NULL,
+    node_id            TEXT    NOT NULL,
+    eval_id            TEXT    NOT NULL,
+    deployment_id      TEXT    NOT NULL,
+    desired_status     TEXT    NOT NULL CHECK (desired_status IN ('run', 'stop', 'evict')),
+    client_status      TEXT    NOT NULL
+                       CHECK (client_status IN
+                              ('pending', 'running', 'complete', 'failed', 'lost', 'unknown')),
+    cpu                INTEGER NOT NULL,          -- what it holds: MHz, MB, MB
+    memory             INTEGER NOT NULL,
+    disk               INTEGER NOT NULL,
+    exclusive          TEXT,                      -- whole cores and devices that it holds
+    placement          TEXT    NOT NULL,
+    desired            TEXT    NOT NULL,
+    client             TEXT    NOT NULL,
+    health             TEXT,
+    create_index       INTEGER NOT NULL,
+    modify_index       INTEGER NOT NULL,
+    alloc_modify_index INTEGER NOT NULL,          -- last change of the desired half
+    create_time        INTEGER NOT NULL,
+    modify_time        INTEGER NOT NULL,
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX allocations_by_job        ON allocations (namespace, job_id, task_group, client_status);
+CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
+CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';
+CREATE INDEX allocations_in_order      ON allocations (create_index, id);
+CREATE INDEX allocations_changed       ON allocations (node_id, alloc_modify_index);
+CREATE INDEX allocations_holding       ON allocations (node_id, cpu, memory, disk)
+                                       WHERE client_status IN ('pending', 'running', 'unknown');
+CREATE INDEX allocations_exclusive     ON allocations (node_id, exclusive)
+                                       WHERE client_status IN ('pending', 'running', 'unknown')
+                                         AND exclusive IS NOT NULL;
+CREATE INDEX allocations_unfinished    ON allocations (namespace, job_id)
+                                       WHERE desired_status = 'run'
+                                         AND client_status IN ('pending', 'running', 'unknown');
+
+-- Ports that an allocation holds until its tasks have ended. Written by
+-- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.
+CREATE TABLE allocation_ports (
+    node_id       TEXT    NOT NULL,
+    port          INTEGER NOT NULL CHECK (port BETWEEN 1 AND 65535),
+    allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
+    PRIMARY KEY (node_id, port, allocation_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX allocation_ports_by_allocation ON allocation_ports (allocation_id);
+
+-- Everything that ever happened to a task, in order. Written by daemon/runner.
+CREATE TABLE task_events (
+    allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
+    task          TEXT    NOT NULL,
+    number        INTEGER NOT NULL CHECK (number >= 0),
+    document      TEXT    NOT NULL,
+    PRIMARY KEY (allocation_id, task, number)
+) STRICT, WITHOUT ROWID;
+
+-- How to find a started task again: opaque data of its driver. Written by daemon/runner.
+CREATE TABLE task_handles (
+    allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
+    task          TEXT    NOT NULL,
+    handle        BLOB    NOT NULL,
+    PRIMARY KEY (allocation_id, task)
+) STRICT, WITHOUT ROWID;
+
+-- Services: where their instances answer. A row appears when its allocation has begun and goes
+-- when that is to end, or has ended, or is asked to by hand. Written with the report of the
+-- allocation by daemon/runner.
+CREATE TABLE services (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL,
+    namespace     TEXT    NOT NULL,
+    node_id       TEXT    NOT NULL,
+    datacenter    TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
+    tags          TEXT    NOT NULL,
+    address       TEXT    NOT NULL,
+    port          INTEGER NOT NULL CHECK (port BETWEEN 0 AND 65535),
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX services_by_name       ON services (namespace, name);
+CREATE INDEX services_by_job        ON services (namespace, job_id);
+CREATE INDEX services_by_allocation ON services (allocation_id);
+
+-- Deployments: one version of a job replacing another. Made by daemon/evals/applier.py;
+-- status, counts and promotion are written by daemon/evals/deployments.py.
+CREATE TABLE deployments (
+    id            TEXT    NOT NULL UNIQUE,
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,
+    job_version   INTEGER NOT NULL,
+    status        TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    document      TEXT    NOT NULL,
+    FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
+) STRICT;
+
+CREATE INDEX deployments_in_order ON deployments (create_index, id);
+CREATE INDEX deployments_by_job ON deployments (namespace, job_id, create_index);
+CREATE INDEX deployments_active ON deployments (namespace, job_id)
+                                WHERE status IN ('running', 'paused');
+
+-- Nodes: places where tasks run. Written by daemon/runner/node.py.
+CREATE TABLE nodes (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Variables: small sets of named values at a path; who holds the lock of one alone may change it.
+-- Their values are secrets, at the place `variables/<namespace>/<path>`. Written by daemon/variables.
+CREATE TABLE variables (
+    namespace     TEXT    NOT NULL,
+    path          TEXT    NOT NULL,
+    lock_id       TEXT    NOT NULL,               -- '': nobody holds it
+    lock_ttl      INTEGER NOT NULL,               -- how long the lock is held without a renewal
+    lock_delay    INTEGER NOT NULL,               -- how long nobody gets it after it was lost
+    lock_ends     INTEGER NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL,
+    create_time   INTEGER NOT NULL,
+    modify_time   INTEGER NOT NULL,
+    PRIMARY KEY (namespace, path)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX variables_locked ON variables (lock_ends) WHERE lock_id <> '';
+
+-- Everything secret is in this table and nowhere else, and only sealed: variables, signing keys,
+-- client secrets. A place says what a value is; the seal is bound to it, so that no row can stand
+-- in for another. Written by whoever owns the secret, with daemon/acl/seal.py.
+CREATE TABLE secrets (
+    place         TEXT    NOT NULL PRIMARY KEY,
+    sealed        BLOB    NOT NULL                -- names the version of its key
+) STRICT, WITHOUT ROWID;
+
+-- The keys that sign identity tokens. Their private halves are secrets, at the place
+-- `signing-keys/<id>`. Written by daemon/identity/issuer.py.
+CREATE TABLE signing_keys (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    public        TEXT    NOT NULL,               -- the public half as a JSON Web Key
+    created_at    INTEGER NOT NULL,               -- published since then
+    signs_from    INTEGER NOT NULL                -- until the next one does
+) STRICT, WITHOUT ROWID;
+
+-- Who changed something, or was refused it. Append-only: nothing is ever changed, and only the
+-- oldest row can go. A change and its row are one write. Written, and trimmed, by
+-- daemon/acl/audit.py.
+CREATE TABLE audit (
+    number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    time          INTEGER NOT NULL,
+    accessor      TEXT    NOT NULL,               -- of the token; '' when it is not known whose
+    secret_hash   TEXT    NOT NULL,               -- keyed, of a secret that is none of ours; or ''
+    address       TEXT    NOT NULL,
+    method        TEXT    NOT NULL,
+    path          TEXT    NOT NULL,
+    query         TEXT    NOT NULL,               -- values of secrets hashed
+    namespace     TEXT    NOT NULL,
+    status        INTEGER NOT NULL,
+    reason        TEXT    NOT NULL                -- why it was refused, or ''
+) STRICT;
+
+CREATE TRIGGER audit_is_append_only BEFORE UPDATE ON audit
+BEGIN
+    SELECT RAISE(ABORT, 'the audit is append-only');
+END;
+
+CREATE TRIGGER audit_goes_from_its_beginning BEFORE DELETE ON audit
+WHEN OLD.number > (SELECT min(number) FROM audit)
+BEGIN
+    SELECT RAISE(ABORT, 'only the oldest entry of the audit can go');
+END;
+
+-- The keys of the seals, each wrapped by the root key, which is not in this file. Written by
+-- daemon/acl/seal.py at the first start, and by `steward operator rekey`.
+CREATE TABLE seal_keys (
+    version       INTEGER NOT NULL PRIMARY KEY CHECK (version >= 1),
+    salt          BLOB    NOT NULL,               -- of a passphrase; empty when the root is a key
+    wrapped       BLOB    NOT NULL,
+    created_at    INTEGER NOT NULL
+) STRICT;
+
+-- Settings that are changed through the API while the daemon runs. Written by daemon/api.
+CREATE TABLE settings (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    value         TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Login methods: at which path (it ends in a slash) which method is mounted. Written by
+-- daemon/identity, whose other tables follow; what is set up for a mount goes with it.
+CREATE TABLE mounts (
+    path          TEXT    NOT NULL PRIMARY KEY,
+    accessor      TEXT    NOT NULL UNIQUE,        -- its name for ever: never used again
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Tokens in force: whoever knows the secret of one may do what its policies allow. The secret is
+-- kept nowhere; a row is found by a keyed hash of it. Both APIs use the same rows. What has
+-- ended is removed by daemon/acl/tokens.py; all is written by daemon/acl.
+CREATE TABLE tokens (
+    secret_hash   BLOB    NOT NULL PRIMARY KEY,
+    accessor      TEXT    NOT NULL UNIQUE,        -- its name among people: of no use as a secret
+    parent        TEXT    NOT NULL,               -- accessor of the token that it ends with, or ''
+    mount         TEXT    NOT NULL,               -- accessor of the login method that issued it, or ''
+    expires_at    INTEGER,                        -- NULL: never
+    uses_left     INTEGER CHECK (uses_left > 0),  -- NULL: any number
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX tokens_by_parent ON tokens (parent) WHERE parent <> '';
+CREATE INDEX tokens_by_mount  ON tokens (mount) WHERE mount <> '';
+CREATE INDEX tokens_to_end    ON tokens (expires_at) WHERE expires_at IS NOT NULL;
+
+-- Roles by whose name tokens are made on the secrets side. Written by daemon/acl.
+CREATE TABLE token_roles (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    document      TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Answers that wait, sealed with a key that their token's secret gives, to be taken once. They
+-- end with their token. Written by daemon/acl/wrapping.py.
+CREATE TABLE wrapped_answers (
+    accessor      TEXT    NOT NULL PRIMARY KEY REFERENCES tokens (accessor) ON DELETE CASCADE,
+    path          TEXT    NOT NULL,               -- of the request that was answered
+    sealed        BLOB    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Policies: texts that say what the holder of a token may do. Written by daemon/acl.
+CREATE TABLE policies (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Roles of tokens: names for sets of policies. Written by daemon/acl.
+CREATE TABLE acl_roles (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL UNIQUE,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- How a login method reaches its cloud. Its secret is in `secrets`, below `identity/<mount>/`.
+CREATE TABLE method_configs (
+    mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
+    document      TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Roles: who may log in by a mount, and what the token is like.
+CREATE TABLE login_roles (
+    mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
+    name          TEXT    NOT NULL,               -- in lower case
+    document      TEXT    NOT NULL,
+    PRIMARY KEY (mount, name)
+) STRICT, WITHOUT ROWID;
+
+-- How far the rotation of a mount's client secret is: a daemon that ended in the middle goes on.
+CREATE TABLE secret_rotations (
+    mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
+    document      TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Entities: who or what logs in, whatever it is called by the mounts that know it. Written by
+-- daemon/identity at the first login, and by people.
+CREATE TABLE entities (
+    id            TEXT    NOT NULL PRIMARY KEY,
+    name          TEXT    NOT NULL UNIQUE,
+    document      TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- By which name a mount knows an entity. Written with each login.
+CREATE TABLE entity_aliases (
+    mount         TEXT    NOT NULL REFERENCES mounts (accessor) ON DELETE CASCADE,
+    name          TEXT    NOT NULL,
+    id            TEXT    NOT NULL UNIQUE,
+    entity_id     TEXT    NOT NULL REFERENCES entities (id) ON DELETE CASCADE,
+    document      TEXT    NOT NULL,
+    PRIMARY KEY (mount, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX entity_aliases_by_entity ON entity_aliases (entity_id);
+
+-- What the directory of a mount said about itself last: its name, and the keys with which it
+-- signs. Forgotten when the configuration is written.
+CREATE TABLE directories (
+    mount         TEXT    NOT NULL PRIMARY KEY REFERENCES mounts (accessor) ON DELETE CASCADE,
+    document      TEXT    NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What changed, in order: every write adds a row for each object that it changed. Readers
+-- can begin at any index that is still kept. Trimmed by daemon/evals/gc.py.
+CREATE TABLE events (
+    number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    write_index   INTEGER NOT NULL,
+    topic         TEXT    NOT NULL,
+    type          TEXT    NOT NULL,
+    namespace     TEXT    NOT NULL,
+    key           TEXT    NOT NULL,
+    filter_keys   TEXT    NOT NULL,               -- JSON list: other names by which to find it
+    payload       TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX events_by_index ON events (write_index);
