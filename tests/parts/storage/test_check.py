@@ -75,6 +75,9 @@ DAMAGE = {
     "every version has a state": "DELETE FROM job_version_states",
     "the columns of a job say what its definition says": "UPDATE jobs SET type = 'system'",
     "a job counts its children as they are": "UPDATE jobs SET children_dead = 3",
+    "a child that waits for others has nothing to be done": (
+        "UPDATE jobs SET held = 1 WHERE id = 'far'"
+    ),
     "a job that is not dead is in a namespace that exists": "DELETE FROM namespaces",
     "only the newest sources of a job are kept": """
         INSERT INTO job_submissions
