@@ -141,6 +141,7 @@ async def _run_parts(
         from daemon.jobs.periodic import open_periodic
         from daemon.runner.node import open_runner
         from daemon.variables.locks import open_locks
+        from daemon.variables.tasks import TaskVariables
         from daemon.web.connections import open_listeners, open_public_listeners
         from daemon.web.rights import Rights
         from daemon.web.server import in_public, open_web
@@ -160,7 +161,10 @@ async def _run_parts(
         audit = await parts.enter_async_context(open_audit(store, clock, seal, config))
         listeners = parts.enter_context(open_listeners(config))
         config = msgspec.structs.replace(config, port=listeners.port)
-        runner = await parts.enter_async_context(open_runner(store, clock, config, ids, issuer))
+        variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
+        runner = await parts.enter_async_context(
+            open_runner(store, clock, config, ids, issuer, variables)
+        )
         retention = config.retention_days * _DAY
         await parts.enter_async_context(open_evals(store, clock, ids, retention))
         await parts.enter_async_context(open_periodic(store, clock, ids))

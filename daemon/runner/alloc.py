@@ -19,10 +19,10 @@ from daemon.runner.changes import Changes, first_of
 from daemon.runner.discovery import Discovery
 from daemon.runner.drivers.driver import Session
 from daemon.runner.host import Host
-from daemon.runner.instance import Instance
+from daemon.runner.instance import Instance, Past
 from daemon.runner.lifecycle import Departure, Why, departure, hook, order_of_killing
 from daemon.runner.report import Report
-from daemon.runner.task import Past, TaskRunner
+from daemon.runner.task import TaskRunner
 from daemon.runner.usage import of_allocation
 from storage.errors import Invalid, Refused
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskPhase, TaskState

@@ -55,11 +55,16 @@ def open_beneath(root: str, path: str, flags: int) -> int:
 
 
 def write_beneath(
-    root: str, path: str, content: bytes, *, owner: tuple[int, int] | None = None
+    root: str,
+    path: str,
+    content: bytes,
+    *,
+    owner: tuple[int, int] | None = None,
+    mode: int = 0o600,
 ) -> None:
-    """Put a file that only its owner can read at `path` below `root`, with the folders above it.
+    """Put a file at `path` below `root`, with the folders above it.
 
-    It is there whole or not at all, and takes the place of what was there. Raises `Escapes` or
+    Only its owner can read it, unless `mode` says otherwise. It is there whole or not at all, and takes the place of what was there. Raises `Escapes` or
     `OSError`.
     """
     folder, name = posixpath.split(inner(path))
@@ -73,6 +78,7 @@ def write_beneath(
         with os.fdopen(os.open(unfinished, flags, 0o600, dir_fd=above), "wb") as file:
             if owner is not None:
                 os.fchown(file.fileno(), *owner)
+            os.fchmod(file.fileno(), mode)
             file.write(content)
         try:
             os.rename(unfinished, name, src_dir_fd=above, dst_dir_fd=above)

@@ -197,3 +197,39 @@ def resolve_config(
     if isinstance(config, dict):
         return {str(name): resolve_config(one, environment, values) for name, one in config.items()}
     return config
+
+
+_NAME = re.compile(r"[^\s=\0]+")
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_MEANT = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def pairs(text: str) -> dict[str, str]:
+    r"""Return the variables that a text defines, one a line. Raises `ValueError`.
+
+    >>> pairs("# note\nA=1\nexport B = \"x y\" # more\n")
+    {'A': '1', 'B': 'x y'}
+    """
+    found = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.strip()
+        if not bare or bare.startswith("#"):
+            continue
+        name, equals, value = bare.removeprefix("export ").partition("=")
+        if not equals or not _NAME.fullmatch(name.strip()) or "\0" in value:
+            raise ValueError(f"line {number} of the environment is not NAME=value")
+        found[name.strip()] = _value(value.strip(), number)
+    return found
+
+
+def _value(written: str, number: int) -> str:
+    mark = written[:1]
+    if mark not in ("'", '"'):
+        return re.split(r"\s#", written)[0].strip()
+    body = re.match(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", written)
+    rest = written[body.end() :].strip() if body else ""
+    if body is None or (rest and not rest.startswith("#")):
+        raise ValueError(f"the quotes on line {number} of the environment do not end")
+    if body[1] is not None:
+        return body[1]
+    return _ESCAPED.sub(lambda match: _MEANT.get(match[1], match[1]), body[2])

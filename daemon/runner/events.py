@@ -233,6 +233,11 @@ def download_failed(now: int, reason: str) -> TaskEvent:
     )
 
 
+def template(now: int, message: str) -> TaskEvent:
+    """Return: something about the templates of the task, or about what follows their changes."""
+    return _with_message("Template", now, message)
+
+
 def hook_failed(now: int, reason: str) -> TaskEvent:
     """Return: something beside the task could not be done for it."""
     return _with_message("Task hook failed", now, reason)

@@ -1,4 +1,4 @@
-"""What a task is a part of: the allocation, as the scheduler wants it, and its definition."""
+"""What a task is a part of, and what is known of it from before."""
 
 import msgspec
 
@@ -19,3 +19,12 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     def tasks(self) -> list[Task]:
         """Return the tasks of the group."""
         return self.group.tasks or []
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a task from before: an earlier daemon's time, or the making of its directory."""
+
+    handle: bytes = b""  # what its driver keeps of the present attempt
+    restarts: tuple[int, ...] = ()  # when its policy had it restarted, nanoseconds
+    delay: int = 0  # nanoseconds that are left of a wait for the next attempt
+    trouble: str = ""  # why it cannot be run at all

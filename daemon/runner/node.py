@@ -33,14 +33,14 @@ from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
 from daemon.runner.fingerprint import fingerprint
-from daemon.runner.host import Host
+from daemon.runner.host import Host, Variables
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
+from daemon.runner.instance import Past
 from daemon.runner.logs import TaskLog
 from daemon.runner.report import Reports
 from daemon.runner.room import keep_room
 from daemon.runner.rotation import Sweeper
-from daemon.runner.task import Past
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from storage.errors import NotFound, Refused, StorageFull
 from storage.queries import allocations, jobs, nodes
@@ -364,6 +364,7 @@ async def open_runner(
     config: Config,
     ids: Iterator[str],
     signer: Signer,
+    variables: Variables,
     *,
     drivers: Mapping[str, Driver] | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -386,6 +387,9 @@ async def open_runner(
     reports = Reports(store, clock, ids)
     host = Host(
         alloc_dir=config.alloc_dir,
+        store=store,
+        variables=variables,
+        rendering=trio.CapacityLimiter(1),
         clock=clock,
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
         reports=reports,

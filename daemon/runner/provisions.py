@@ -5,6 +5,7 @@ allocation's directory says so, also to the next daemon. Identities are signed f
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -18,12 +19,16 @@ from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
 from daemon.runner.restarts import Outcome
 from daemon.runner.taskdir import directories, is_fetched, note_fetched
+from daemon.runner.wishes import Wish
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup
 from storage.records.task import Artifact, Service, Task
 from storage.records.times import nanoseconds
+
+if TYPE_CHECKING:
+    from daemon.runner.templates import Templates
 
 _RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
 
@@ -63,6 +68,16 @@ def services_of(group: TaskGroup, task: Task) -> list[Service]:
     return [*shared, *(task.services or ())]
 
 
+def lacking(task: Task) -> str:
+    """Return why a task cannot get what it needs from this version; better not run than without."""
+    wishes = {
+        "volume mounts": task.volume_mounts,
+        "secrets": task.secrets,
+    }
+    missing = [name for name, wished in wishes.items() if wished]
+    return f"this version of Steward cannot provide {' or '.join(missing)}" if missing else ""
+
+
 class Provisions:
     """What one task gets. `note` tells at once what happens, `tell` the task itself."""
 
@@ -72,7 +87,7 @@ class Provisions:
         instance: Callable[[], Instance],
         task: Task,
         note: Callable[[TaskEvent], None],
-        tell: Callable[[str, str], Awaitable[None]],
+        tell: Callable[[list[Wish]], Awaitable[None]],
     ) -> None:
         self._host, self._instance, self._name = host, instance, task.name
         self._note, self._tell = note, tell
@@ -85,6 +100,25 @@ class Provisions:
             owner_of(host, task),
             services_of(instance().group, task),
         )
+        self._templates = self._writer()
+
+    def _writer(self) -> "Templates | None":
+        """Return what writes the templates of the task; None: it has none."""
+        host, task = self._host, self._task
+        if not task.templates:
+            return None
+        from daemon.runner.templates import Desk, Templates  # few tasks have any
+
+        desk = Desk(
+            host=host,
+            root=self._root,
+            task=task.name,
+            places=places_of(host, self._instance(), task),
+            owner=owner_of(host, task),
+            environment=self._own_environment,
+            note=self._note,
+        )
+        return Templates(desk, self._instance)
 
     @property
     def _task(self) -> Task:
@@ -92,6 +126,11 @@ class Provisions:
 
     def environment(self) -> dict[str, str]:
         """Return the task's environment, with what only it may know."""
+        added = self._templates.environment if self._templates else {}
+        return self._own_environment() | added
+
+    def _own_environment(self) -> dict[str, str]:
+        """Return the environment without what templates add to it."""
         instance, task = self._instance(), self._task
         env = environment_of(self._host, instance, task) | self._identities.environment
         places = places_of(self._host, instance, task)
@@ -105,7 +144,7 @@ class Provisions:
     @property
     def take_time(self) -> bool:
         """Tell whether the task may have to wait for what it needs."""
-        return bool(self._task.artifacts)
+        return bool(self._task.artifacts or self._task.templates)
 
     async def bring(self) -> Outcome | None:
         """Bring what the task needs; return how the attempt ended if that cannot be had."""
@@ -116,6 +155,16 @@ class Provisions:
             self._identities.hand_over(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            return Outcome.UNRECOVERABLE
+        return await self._write_templates()
+
+    async def _write_templates(self) -> Outcome | None:
+        if self._templates is None:
+            return None
+        try:
+            await self._templates.bring()
+        except Refused as error:
+            self._note(events.template(self._now(), f"Template failed: {error}"))
             return Outcome.UNRECOVERABLE
         return None
 
@@ -150,7 +199,7 @@ class Provisions:
     @property
     def may_change(self) -> bool:
         """Tell whether something that the task was given may have to be given anew."""
-        return self._identities.next_renewal() is not None
+        return self._templates is not None or self._identities.next_renewal() is not None
 
     def recall(self, started_at: str) -> None:
         """Go on with what an earlier daemon has given to the task."""
@@ -160,10 +209,15 @@ class Provisions:
             self._identities.recall(instance.allocation, instance.job, began, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+        if self._templates is not None:
+            self._templates.recall()
 
     async def tend(self) -> None:
         """Give anew what ends or changes, and tell the task of it, until cancelled."""
-        await self._renew_identities()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._renew_identities)
+            if self._templates is not None:
+                nursery.start_soon(self._templates.tend, self._tell)
 
     async def _renew_identities(self) -> None:
         """Make a new token whenever one is at half of its life."""
@@ -176,8 +230,9 @@ class Provisions:
                 self._note(events.setup_failure(self._now(), f"no new identity: {error}"))
                 await trio.sleep(_RENEW_AGAIN)
                 continue
-            for identity in renewed:
-                await self._tell(identity.change_mode, identity.change_signal)
+            await self._tell(
+                [Wish(mode=one.change_mode, signal=one.change_signal) for one in renewed]
+            )
 
     def _now(self) -> int:
         return self._host.clock.now()

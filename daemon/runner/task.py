@@ -24,14 +24,15 @@ from daemon.runner.drivers.driver import (
 )
 from daemon.runner.env import resolve_config
 from daemon.runner.host import Host
-from daemon.runner.instance import Instance
+from daemon.runner.instance import Instance, Past
 from daemon.runner.lifecycle import may_start, runs_once
 from daemon.runner.logs import TaskLog
-from daemon.runner.provisions import Provisions
+from daemon.runner.provisions import Provisions, lacking
 from daemon.runner.report import Report
 from daemon.runner.restarts import Action, Outcome, Step, next_step, recall
 from daemon.runner.rotation import finish_move
 from daemon.runner.usage import NOTHING, Look, of_task
+from daemon.runner.wishes import Wish, tell
 from storage.errors import NotFound, Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
 from storage.records.base import SECOND
@@ -49,29 +50,9 @@ _DEFAULT_SIGNAL = "SIGINT"
 _RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
 
 
-class Past(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a task from before: an earlier daemon's time, or the making of its directory."""
-
-    handle: bytes = b""  # what its driver keeps of the present attempt
-    restarts: tuple[int, ...] = ()  # when its policy had it restarted, nanoseconds
-    delay: int = 0  # nanoseconds that are left of a wait for the next attempt
-    trouble: str = ""  # why it cannot be run at all
-
-
 def _began(instance: Instance, host: Host) -> int:
     """Return when the first interval of a restart policy began."""
     return instance.allocation.create_time or host.clock.now()
-
-
-def _lacking(task: Task) -> str:
-    """Return why a task cannot get what it needs from this version; better not run than without."""
-    wishes = {
-        "templates": task.templates,
-        "volume mounts": task.volume_mounts,
-        "secrets": task.secrets,
-    }
-    missing = [name for name, wished in wishes.items() if wished]
-    return f"this version of Steward cannot provide {' or '.join(missing)}" if missing else ""
 
 
 class TaskRunner:
@@ -96,6 +77,7 @@ class TaskRunner:
         )
         self._running: Running | None = None
         self._restart_wanted = False
+        self._is_doomed = False
         self._killed = trio.Event()
         self._hurried = trio.Event()  # ends a shutdown delay
         self._kill_error = ""
@@ -165,16 +147,22 @@ class TaskRunner:
             state=TaskPhase.PENDING, restarts=self.state.restarts + 1, last_restart=rfc3339(now)
         )
 
-    async def restart(self, reason: str = "") -> None:
+    async def restart(self, reason: str = "", *, said: str = events.BY_USER) -> None:
         """End the present attempt, if it has not ended, and begin another one at once.
 
-        With a `reason` it counts as a failure: the task's policy says what follows.
+        With a `reason` it counts as a failure: the task's policy says what follows. Otherwise it
+        does not, and `said` is why.
         """
         if self._running is None:
             return
         self._restart_wanted = not reason
-        self._emit(events.restart_signaled(self._now(), reason or events.BY_USER))
+        self._emit(events.restart_signaled(self._now(), reason or said))
         self._report.publish()
+        await self._stop(None)
+
+    async def fail(self) -> None:
+        """End the present attempt, if it has not ended, and begin no other."""
+        self._is_doomed = True
         await self._stop(None)
 
     def signal(self, name: str) -> None:
@@ -302,7 +290,7 @@ class TaskRunner:
         self._ended_at = 0
         if not self.state.restarts:
             self._emit(events.task_setup(self._now()))
-        if trouble := self._past.trouble or _lacking(self.task):
+        if trouble := self._past.trouble or lacking(self.task):
             self._emit(events.setup_failure(self._now(), trouble))
             return Outcome.UNRECOVERABLE
         if (outcome := await self._provide()) is not None:
@@ -363,17 +351,16 @@ class TaskRunner:
         self._emit(events.terminated(self._ended_at, end))
         if self._killed.is_set():
             return Outcome.KILLED
+        if self._is_doomed:
+            return Outcome.UNRECOVERABLE
         if self._restart_wanted:
             self._restart_wanted = False
             return Outcome.RESTART_WANTED
         return Outcome.SUCCEEDED if end.ok else Outcome.FAILED
 
-    async def _tell(self, change_mode: str, signal: str) -> None:
+    async def _tell(self, wishes: list[Wish]) -> None:
         """Tell the task, as it wishes, that something it was given has changed."""
-        if change_mode == "signal" and self._running is not None:
-            self.signal(signal)
-        elif change_mode == "restart":
-            await self.restart()
+        await tell(self, wishes, self._emit_now, self._now)
 
     def _end_sessions(self) -> None:
         """Kill the commands that somebody runs inside the attempt that has ended."""

@@ -18,6 +18,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from daemon.runner.beneath import Escapes, inner
 from daemon.runner.env import Directories
 from storage.errors import Invalid
 
@@ -45,6 +46,26 @@ def directories(root: str, task: str) -> Directories:
     return Directories(
         shared=f"{root}/{SHARED}", local=f"{root}/{task}/local", secrets=f"{root}/{task}/{SECRETS}"
     )
+
+
+def meant(task: str, places: Directories, path: str) -> str:
+    """Return what a path means to a task, below the directory of its allocation.
+
+    One that begins with a directory of `places`, as the task sees them, means that one; any other
+    lies in the task's own directory. Raises `Escapes` for what is not in there or in the shared one.
+    """
+    found = inner(f"{task}/{path}")
+    for seen, here in (
+        (places.shared, SHARED),
+        (places.local, f"{task}/local"),
+        (places.secrets, f"{task}/{SECRETS}"),
+    ):
+        if path == seen or path.startswith(f"{seen}/"):
+            found = inner(here + path.removeprefix(seen))
+            break
+    if found.partition("/")[0] not in (task, SHARED):
+        raise Escapes
+    return found
 
 
 def make_root(alloc_dir: Path) -> None:

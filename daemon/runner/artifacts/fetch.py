@@ -24,10 +24,10 @@ from daemon.runner.artifacts import place
 from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker, check_links
 from daemon.runner.artifacts.place import Owner
 from daemon.runner.artifacts.source import BadSource, Kind, Source, parse
-from daemon.runner.beneath import Escapes, inner
+from daemon.runner.beneath import Escapes
 from daemon.runner.env import Directories
 from daemon.runner.http import HTTPFailed
-from daemon.runner.taskdir import SECRETS, SHARED
+from daemon.runner.taskdir import meant
 from storage.errors import StewardError
 from storage.records.numbers import whole
 from storage.records.task import Artifact
@@ -232,18 +232,7 @@ def destination(order: Order) -> tuple[str, str]:
 
     Raises `Escapes`.
     """
-    given = order.artifact.relative_dest or "local/"
-    path = inner(f"{order.base}/{given}")
-    for seen, here in (
-        (order.places.shared, SHARED),
-        (order.places.local, f"{order.base}/local"),
-        (order.places.secrets, f"{order.base}/{SECRETS}"),
-    ):
-        if given == seen or given.startswith(f"{seen}/"):
-            path = inner(here + given.removeprefix(seen))
-            break
-    if path.split("/")[0].startswith("."):
-        raise Escapes
+    path = meant(order.base, order.places, order.artifact.relative_dest or "local/")
     if order.artifact.getter_mode == "file":
         folder, _, name = path.rpartition("/")
         return folder, name

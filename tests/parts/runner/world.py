@@ -12,9 +12,12 @@ from uuid import uuid4
 import msgspec
 import trio
 
+from daemon.acl.seal import Seal
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.runner.node import Runner, open_runner
+from daemon.variables import change
+from daemon.variables.tasks import TaskVariables
 from storage.queries import allocations, job_status, jobs
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
@@ -24,6 +27,7 @@ from storage.store import Store
 from tests import samples
 from tests.unit.runner.placements import placed
 
+SEAL = Seal({1: bytes(32)})
 NO_RESTARTS = RestartPolicy(attempts=0, interval=10 * SECOND, delay=SECOND, mode="fail")
 
 
@@ -132,6 +136,12 @@ class World:
         while await directory.exists():  # noqa: ASYNC110
             await trio.sleep(0.005)
 
+    async def put_variable(self, path: str, **items: str) -> None:
+        """Store a variable of the default namespace."""
+        name = change.Name("default", path)
+        now = self.clock.now()
+        await change.put(self.store, SEAL, name, items, expected=None, lock_id="", now=now)
+
     def events(self, alloc_id: str, task: str = "main") -> list[TaskEvent]:
         return self.store.read(lambda db: allocations.newest_events(db, alloc_id, task, 100))
 
@@ -152,8 +162,16 @@ async def open_world(
 ) -> AsyncIterator[World]:
     """Open a runner on a store."""
     config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
+    variables = TaskVariables(store, SEAL, asks=True)
     async with open_runner(
-        store, SystemClock(), config, unique_ids(), Signer(), drivers=drivers, environment={}
+        store,
+        SystemClock(),
+        config,
+        unique_ids(),
+        Signer(),
+        variables,
+        drivers=drivers,
+        environment={},
     ) as runner:
         yield World(store, runner, config)
 

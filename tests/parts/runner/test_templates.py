@@ -1,0 +1,238 @@
+"""Templates of tasks: written before they start, and again when what they read changes."""
+
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from storage.records.base import SECOND
+from storage.records.job import Job
+from storage.records.task import ChangeScript, Lifecycle, Service, Template
+from storage.store import Store
+from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
+
+OWN = "nomad/jobs/job"  # the variables of the job
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    async with open_world(store, data_dir) as opened:
+        yield opened
+
+
+def template(text: str = "", **fields: Any) -> Template:
+    given = {"dest_path": "local/out", "embedded_tmpl": text, "splay": 0, "change_mode": "noop"}
+    return Template(**{**given, **fields})
+
+
+def telling(pipe: Pipe, what: str = "cat local/out") -> str:
+    """Return a script that says something, says it again on USR1, and waits."""
+    said = f"{{ {what}; echo; }} > {pipe.path}"
+    return f"trap '{said}' USR1; {said}; while :; do sleep 0.1; done"
+
+
+def missing(world: World, alloc_id: str) -> list[str]:
+    return [text for kind, text in world.told(alloc_id) if kind == "Template"]
+
+
+async def until_said(world: World, alloc_id: str, text: str) -> None:
+    await world.until(alloc_id, lambda _: any(text in one for one in missing(world, alloc_id)))
+
+
+def web(port: int) -> Job:
+    """Return a job that offers a service at a port."""
+    offer = Service(name="web", provider="nomad", port_label=str(port), tags=["blue"])
+    return service(script("exec sleep 600", services=[offer]), job_id=f"web-{port}")
+
+
+async def test_a_template_is_there_before_its_task_starts(world: World) -> None:
+    text = "{{ env `NOMAD_TASK_NAME` }} {{ range loop 3 }}{{ . }}{{ end }}"
+    job = batch(script("cat local/out; stat -c %a local/out", templates=[template(text)]))
+    alloc_id = await world.place(job)
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "main 012644\n"
+
+
+async def test_its_permissions_give_no_more_rights_than_its_reader_has(world: World) -> None:
+    job = batch(script("stat -c %a local/out", templates=[template("x", perms="4750")]))
+    alloc_id = await world.place(job)
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "750\n"
+
+
+async def test_a_template_becomes_environment(world: World) -> None:
+    one = template('A=1\n# no\nexport B="x y"\n', envvars=True, dest_path="secrets/env")
+    alloc_id = await world.place(batch(script('echo "$A$B"', templates=[one])))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "1x y\n"
+
+
+async def test_a_template_comes_from_a_file_of_the_allocation(world: World) -> None:
+    source = "${NOMAD_ALLOC_DIR}/data/source"
+    one = template("", source_path=source, left_delim="[[", right_delim="]]")
+    written = "printf '[[ 1 ]]{{ 2 }}' > $NOMAD_ALLOC_DIR/data/source"
+    first = script(written, name="first", lifecycle=Lifecycle(hook="prestart"))
+    alloc_id = await world.place(batch(first, script("cat local/out", templates=[one])))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "1{{ 2 }}"
+
+
+async def test_a_file_that_there_is_not_is_no_template(world: World) -> None:
+    one = template("", source_path="local/none")
+    alloc_id = await world.place(batch(script("true", templates=[one])))
+    await world.until_status(alloc_id, "failed")
+    said = "Template failed: local/out: source local/none: No such file or directory"
+    assert missing(world, alloc_id) == [said]
+
+
+async def test_a_task_waits_for_a_variable_that_it_may_read(world: World) -> None:
+    source = f"{{{{ with nomadVar `{OWN}` }}}}{{{{ .user }}}}{{{{ end }}}}"
+    job = batch(script("cat local/out", templates=[template(source)]))
+    alloc_id = await world.place(job)
+    await until_said(world, alloc_id, f"Missing: nomad.var.block({OWN})")
+    await world.put_variable(OWN, user="ada")
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "ada"
+
+
+async def test_a_variable_of_another_job_is_not_handed_out(world: World) -> None:
+    await world.put_variable("nomad/jobs/other", user="ada")
+    source = "{{ with nomadVar `nomad/jobs/other` }}{{ .user }}{{ end }}"
+    alloc_id = await world.place(batch(script("cat local/out", templates=[template(source)])))
+    await until_said(world, alloc_id, "this task may not read the variable")
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+
+
+async def test_a_task_restarts_when_what_a_template_reads_has_changed(
+    world: World, pipe: Pipe
+) -> None:
+    await world.put_variable(OWN, user="ada")
+    one = template(f"{{{{ (nomadVar `{OWN}`).user }}}}", change_mode="restart")
+    said = f"{{ cat local/out; echo; }} > {pipe.path}; exec sleep 600"
+    alloc_id = await world.place(batch(script(said, templates=[one])))
+    assert await pipe.line() == "ada"
+    await world.put_variable(OWN, user="ada", other="does not matter")
+    await world.put_variable(OWN, user="bob")
+    assert await pipe.line() == "bob"
+    found = await world.until(alloc_id, lambda one: state_of(one).restarts)
+    assert state_of(found).restarts == 1
+    said = "Template with change_mode restart re-rendered"
+    assert ("Restart Signaled", said) in world.told(alloc_id)
+
+
+async def test_a_task_gets_a_signal_when_a_service_comes_or_goes(world: World, pipe: Pipe) -> None:
+    source = "{{ range nomadService `blue.web` }}{{ .Port }} {{ end }}"
+    one = template(source, change_mode="signal", change_signal="SIGUSR1")
+    alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
+    assert await pipe.line() == ""
+    other = await world.place(web(8001))
+    assert await pipe.line() == "8001 "
+    await world.stop(other)
+    assert await pipe.line() == ""
+    await world.until(alloc_id, lambda _: world.types(alloc_id).count("Signaling") == 2)
+
+
+async def test_a_script_is_run_in_the_task(world: World, pipe: Pipe) -> None:
+    await world.put_variable(OWN, user="ada")
+    run = ChangeScript(
+        command="/bin/sh",
+        args=["-c", f"{{ cat $NOMAD_TASK_DIR/out; echo; }} > {pipe.path}"],
+        run_on_first_render=True,
+        timeout=60 * SECOND,
+    )
+    one = template(f"{{{{ (nomadVar `{OWN}`).user }}}}", change_mode="script", change_script=run)
+    alloc_id = await world.place(batch(script("exec sleep 600", templates=[one])))
+    assert await pipe.line() == "ada"
+    await world.put_variable(OWN, user="bob")
+    assert await pipe.line() == "bob"
+    await until_said(world, alloc_id, "Template successfully ran script /bin/sh")
+
+
+async def test_a_script_that_fails_ends_the_task_where_that_is_asked_for(world: World) -> None:
+    run = ChangeScript(
+        command="/bin/sh",
+        args=["-c", "echo no; exit 3"],
+        run_on_first_render=True,
+        fail_on_error=True,
+        timeout=60 * SECOND,
+    )
+    one = template("x", change_mode="script", change_script=run)
+    alloc_id = await world.place(batch(script("exec sleep 600", templates=[one])))
+    await world.until_status(alloc_id, "failed")
+    assert "Exit code: 3" in missing(world, alloc_id)[0]
+
+
+async def test_a_file_that_changes_is_read_again(world: World, pipe: Pipe) -> None:
+    one = template("{{ file `local/data` }}", change_mode="signal", change_signal="SIGUSR1")
+    alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
+    await until_said(world, alloc_id, "Missing: file(local/data)")
+    data = world.directory(alloc_id) / "main/local/data"
+    data.write_text("one")
+    assert await pipe.line() == "one"
+    data.write_text("another")
+    assert await pipe.line() == "another"
+
+
+async def test_no_file_outside_of_the_allocation_is_read_or_written(world: World) -> None:
+    job = batch(script("exec sleep 600", templates=[template("{{ file `/etc/passwd` }}")]))
+    alloc_id = await world.place(job)
+    await until_said(world, alloc_id, "Missing: file(/etc/passwd)")
+    other = batch(script("true", templates=[template("x", dest_path="../../x")]), job_id="other")
+    await world.until_status(await world.place(other), "failed")
+    assert not (world.config.alloc_dir / "x").exists()
+
+
+async def test_a_link_that_a_task_has_made_leads_nowhere(world: World) -> None:
+    job = batch(script("exec sleep 600", templates=[template("{{ file `local/link` }}")]))
+    alloc_id = await world.place(job)
+    await until_said(world, alloc_id, "Missing: file(local/link)")
+    link = world.directory(alloc_id) / "main/local/link"
+    link.symlink_to("/etc/hostname")
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+    assert not (world.directory(alloc_id) / "main/local/out").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("{{ nope }}", 'local/out: line 1: function "nope" not defined'),
+        ("{{ range loop 9999 }}{{ range loop 9999 }}{{ end }}{{ end }}", "more than 500000 steps"),
+        ("{{ (parseJSON `{}`).x }}", "map has no entry for key"),
+    ],
+)
+async def test_a_template_that_cannot_be_filled_in_fails_its_task(
+    world: World, source: str, problem: str
+) -> None:
+    job = batch(script("true", templates=[template(source, err_missing_key=True)]))
+    alloc_id = await world.place(job)
+    await world.until_status(alloc_id, "failed")
+    assert problem in missing(world, alloc_id)[0]
+
+
+async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_told(
+    store: Store, data_dir: Path, pipe: Pipe
+) -> None:
+    source = "{{ range nomadService `web` }}{{ .Port }} {{ end }}"
+    one = template(source, change_mode="signal", change_signal="SIGUSR1")
+    async with open_world(store, data_dir) as world:
+        alloc_id = await world.place(batch(script(telling(pipe), templates=[one])))
+        assert await pipe.line() == ""
+        await world.until_status(alloc_id, "running")
+    async with open_world(store, data_dir) as world:
+        await world.place(web(8001))
+        assert await pipe.line() == "8001 "
+        await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
+        assert world.types(alloc_id).count("Signaling") == 1
+
+
+async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
+    one = template("x", dest_path="secrets/key", perms="600")
+    alloc_id = await world.place(batch(script("true", templates=[one])))
+    await world.until_done(alloc_id)
+    path = trio.Path(world.directory(alloc_id) / "main/secrets/key")
+    assert stat.S_IMODE((await path.stat()).st_mode) == 0o600
