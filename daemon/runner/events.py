@@ -4,14 +4,14 @@ A detail stands in a field of its own and, as text, in `details`; clients read e
 nanoseconds since the epoch, spans are nanoseconds.
 """
 
+import msgspec
+
 from daemon.runner.drivers.driver import Exit
 from daemon.runner.restarts import WITHIN_POLICY
 from storage.records import durations
 from storage.records.allocation import TaskEvent
 
 RESTARTING = "Restarting"
-
-
 BY_USER = "User requested task to restart"
 
 
@@ -32,35 +32,17 @@ def started(now: int) -> TaskEvent:
 
 def setup_failure(now: int, error: str) -> TaskEvent:
     """Return: what the task needs could not be made ready."""
-    return TaskEvent(
-        type="Setup Failure",
-        time=now,
-        display_message=error,
-        setup_error=error,
-        details={"setup_error": error},
-    )
+    return _because("Setup Failure", now, "setup_error", error)
 
 
 def driver_failure(now: int, error: str) -> TaskEvent:
     """Return: the driver could not start the task."""
-    return TaskEvent(
-        type="Driver Failure",
-        time=now,
-        display_message=error,
-        driver_error=error,
-        details={"driver_error": error},
-    )
+    return _because("Driver Failure", now, "driver_error", error)
 
 
 def failed_validation(now: int, error: str) -> TaskEvent:
     """Return: the block that the task gives its driver is wrong."""
-    return TaskEvent(
-        type="Failed Validation",
-        time=now,
-        display_message=error,
-        validation_error=error,
-        details={"validation_error": error},
-    )
+    return _because("Failed Validation", now, "validation_error", error)
 
 
 def terminated(now: int, end: Exit) -> TaskEvent:
@@ -114,13 +96,7 @@ def not_restarting(now: int, reason: str) -> TaskEvent:
 
 def restart_signaled(now: int, reason: str) -> TaskEvent:
     """Return: somebody wants the task to be started again."""
-    return TaskEvent(
-        type="Restart Signaled",
-        time=now,
-        display_message=reason,
-        restart_reason=reason,
-        details={"restart_reason": reason},
-    )
+    return _because("Restart Signaled", now, "restart_reason", reason)
 
 
 def signaling(now: int, name: str) -> TaskEvent:
@@ -224,13 +200,7 @@ def downloading(now: int) -> TaskEvent:
 
 def download_failed(now: int, reason: str) -> TaskEvent:
     """Return: something that the task brings along could not be had."""
-    return TaskEvent(
-        type="Failed Artifact Download",
-        time=now,
-        display_message=reason,
-        download_error=reason,
-        details={"download_error": reason},
-    )
+    return _because("Failed Artifact Download", now, "download_error", reason)
 
 
 def template(now: int, message: str) -> TaskEvent:
@@ -244,10 +214,10 @@ def hook_failed(now: int, reason: str) -> TaskEvent:
 
 
 def _with_message(kind: str, now: int, message: str) -> TaskEvent:
-    return TaskEvent(
-        type=kind,
-        time=now,
-        display_message=message,
-        message=message,
-        details={"message": message},
-    )
+    return _because(kind, now, "message", message)
+
+
+def _because(kind: str, now: int, field: str, text: str) -> TaskEvent:
+    """Return an event with one text, which stands in the field that is named."""
+    event = TaskEvent(type=kind, time=now, display_message=text, details={field: text})
+    return msgspec.structs.replace(event, **{field: text})

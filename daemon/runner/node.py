@@ -5,13 +5,11 @@ are new are started, those that run are told of changes, those that are purged a
 directories removed. What an earlier daemon started is found again and goes on undisturbed.
 """
 
-import logging
 import os
 import random
-import resource
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 import msgspec
@@ -22,46 +20,40 @@ from daemon.config import Config
 from daemon.parts import Line
 from daemon.runner import events, taskdir
 from daemon.runner.alloc import AllocRunner
-from daemon.runner.artifacts.archive import Limits
-from daemon.runner.artifacts.fetch import Fetcher
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.driver import Driver
-from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
-from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
-from daemon.runner.fingerprint import fingerprint
 from daemon.runner.host import Host, Variables
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
 from daemon.runner.instance import Past
 from daemon.runner.logs import TaskLog
+from daemon.runner.machine import (
+    drivers_of,
+    fetcher_of,
+    keep_descriptors,
+    raise_limit,
+    register,
+)
 from daemon.runner.report import Reports
 from daemon.runner.room import keep_room
 from daemon.runner.rotation import Sweeper
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
-from storage.errors import NotFound, Refused, StorageFull
-from storage.queries import allocations, jobs, nodes
+from storage.errors import NotFound, Refused
+from storage.queries import allocations, jobs
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
-from storage.records.base import SECOND
 from storage.records.job import Job
-from storage.records.node import Node, NodeEvent
+from storage.records.node import Node
 from storage.records.service import CheckResult
 from storage.records.task import Task
-from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage, MachineUsage
 from storage.store import Store
 
-_STANDARD_ERROR = 2
-_MEGABYTE = 1024 * 1024
-_SHOWN_EVENTS = 10  # of a node, as the peer keeps
 _MOST_SESSIONS = 1024  # each needs a process and up to six descriptors
 _REMEMBERED = 200  # events of a task that say how often it was restarted lately
-
-_log = logging.getLogger("steward.runner")
 
 # A development daemon ends its tasks: each has this long to react, all together have a bit more.
 _DEV_GRACE = 3.0
@@ -378,11 +370,11 @@ async def open_runner(
     inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
     groups: Groups = cgroup.find(config.alloc_dir) or Scanner()
     if drivers is None:
-        drivers = _drivers(groups, inherited, config)
+        drivers = drivers_of(groups, inherited, config)
     taskdir.make_root(config.alloc_dir)
-    _raise_limit()
-    _keep_descriptors()
-    node = await _register(store, config, drivers, next(ids), clock.now())
+    raise_limit()
+    keep_descriptors()
+    node = await register(store, config, drivers, next(ids), clock.now())
     resources = node.node_resources
     reports = Reports(store, clock, ids)
     host = Host(
@@ -394,7 +386,7 @@ async def open_runner(
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
         reports=reports,
         sweeper=Sweeper(),
-        fetcher=_fetcher(config),
+        fetcher=fetcher_of(config),
         values=node_values(node, config.region),
         environment=inherited,
         parent_cgroup=groups.parent,
@@ -424,65 +416,3 @@ async def open_runner(
             with trio.move_on_after(_DEV_LAST, shield=True):
                 await runner.destroy_all()
         groups.release()
-
-
-def _drivers(groups: Groups, inherited: Mapping[str, str], config: Config) -> dict[str, Driver]:
-    found: list[Driver] = [RawExec(groups, inherited), Exec(groups, inherited)]
-    if config.dev:
-        found.append(MockDriver())
-    return {driver.name: driver for driver in found}
-
-
-def _fetcher(config: Config) -> Fetcher:
-    return Fetcher(
-        limits=Limits(bytes=config.artifact_max_mb * _MEGABYTE, files=config.artifact_max_files),
-        seconds=config.artifact_seconds,
-        files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
-        own_port=config.port,
-    )
-
-
-def _raise_limit() -> None:
-    """Let the daemon have as many descriptors as it may: a running task needs one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def _keep_descriptors() -> None:
-    """Let no task inherit what the daemon itself has inherited; what it opens is its own anyway."""
-    for descriptor in map(int, os.listdir("/proc/self/fd")):
-        if descriptor > _STANDARD_ERROR:
-            with suppress(OSError):  # the one by which the directory was read
-                os.set_inheritable(descriptor, False)
-
-
-async def _register(
-    store: Store, config: Config, drivers: Mapping[str, Driver], fresh_id: str, now: int
-) -> Node:
-    """Store this machine as a node, with the id and the history that it has already."""
-    found = fingerprint(config, drivers, now)
-    before = store.read(lambda db: next(iter(nodes.every(db)), None))
-    message = "Node re-registered" if before else "Node registered"
-    happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
-    node = msgspec.structs.replace(
-        found,
-        id=before.id if before else fresh_id,
-        status_updated_at=now // SECOND,
-        events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
-    )
-    if before is not None:
-        node = msgspec.structs.replace(
-            node,
-            create_index=before.create_index,
-            drain=before.drain,
-            drain_strategy=before.drain_strategy,
-            last_drain=before.last_drain,
-            scheduling_eligibility=before.scheduling_eligibility,
-        )
-    try:
-        return await store.write(lambda tx: nodes.put(tx, node, "NodeRegistration"))
-    except StorageFull as error:
-        if before is None:
-            raise
-        _log.warning("the node is not registered anew: %s", error)
-        return node

@@ -12,7 +12,7 @@ import trio
 
 from daemon.runner import events
 from daemon.runner.artifacts.fetch import FetchFailed, Order
-from daemon.runner.drivers.driver import Owner, StartFailed
+from daemon.runner.drivers.driver import Attempt, Owner, StartFailed
 from daemon.runner.env import Directories, resolve_config, task_environment
 from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
@@ -24,7 +24,7 @@ from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup
-from storage.records.task import Artifact, Service, Task
+from storage.records.task import Artifact, Network, Service, Task
 from storage.records.times import nanoseconds
 
 if TYPE_CHECKING:
@@ -138,6 +138,29 @@ class Provisions:
             # Behind walls of its own the task would not find it.
             env["NOMAD_UNIX_ADDR"] = f"unix:{self._host.task_socket}"
         return env
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the attempt of this number with everything that belongs to it."""
+        task, instance, host = self._task, self._instance(), self._host
+        network = next(iter(instance.group.networks or ()), Network())
+        env = self.environment()
+        config = {
+            name: resolve_config(value, env, host.values)
+            for name, value in (task.config or {}).items()
+        }
+        return Attempt(
+            alloc_id=instance.allocation.id,
+            task=task.name,
+            number=number,
+            directory=self._root,
+            config=config,
+            env=env,
+            user=task.user,
+            resources=task.resources,
+            log=task.log_config,
+            network_mode=network.mode,
+            dns=network.dns,
+        )
 
     # ---- before a start --------------------------------------------------------------------------
 

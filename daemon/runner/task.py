@@ -22,7 +22,6 @@ from daemon.runner.drivers.driver import (
     Session,
     StartFailed,
 )
-from daemon.runner.env import resolve_config
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
 from daemon.runner.lifecycle import may_start, runs_once
@@ -36,7 +35,7 @@ from daemon.runner.wishes import Wish, tell
 from storage.errors import NotFound, Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
 from storage.records.base import SECOND
-from storage.records.task import Network, Task
+from storage.records.task import Task
 from storage.records.times import nanoseconds, rfc3339
 from storage.records.usage import TaskUsage
 
@@ -47,7 +46,6 @@ _LOST = Exit(
     message="the task is gone, as after a restart of the machine: its end is unknown",
 )
 _DEFAULT_SIGNAL = "SIGINT"
-_RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
 
 
 def _began(instance: Instance, host: Host) -> int:
@@ -377,27 +375,7 @@ class TaskRunner:
 
     def _prepared(self) -> Attempt:
         """Return the present attempt with everything that belongs to it."""
-        task, instance, host = self.task, self._instance, self._host
-        network = next(iter(instance.group.networks or ()), Network())
-        directory = host.directory(instance.allocation.id)
-        env = self._provisions.environment()
-        config = {
-            name: resolve_config(value, env, host.values)
-            for name, value in (task.config or {}).items()
-        }
-        return Attempt(
-            alloc_id=instance.allocation.id,
-            task=task.name,
-            number=self.state.restarts,
-            directory=directory,
-            config=config,
-            env=env,
-            user=task.user,
-            resources=task.resources,
-            log=task.log_config,
-            network_mode=network.mode,
-            dns=network.dns,
-        )
+        return self._provisions.attempt(self.state.restarts)
 
     # ---- what follows, and saying so ------------------------------------------------------------
 

@@ -1,0 +1,95 @@
+"""The machine: its drivers, the limits of the daemon on it, and its registration as a node."""
+
+import logging
+import os
+import resource
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from daemon.config import Config
+from daemon.runner.artifacts.archive import Limits
+from daemon.runner.artifacts.fetch import Fetcher
+from daemon.runner.drivers.driver import Driver
+from daemon.runner.drivers.exec import Exec
+from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.fingerprint import fingerprint
+from storage.errors import StorageFull
+from storage.queries import nodes
+from storage.records.base import SECOND
+from storage.records.node import Node, NodeEvent
+from storage.records.times import rfc3339
+from storage.store import Store
+
+_STANDARD_ERROR = 2
+_MEGABYTE = 1024 * 1024
+_SHOWN_EVENTS = 10  # of a node, as the peer keeps
+
+_log = logging.getLogger("steward.runner")
+
+
+def drivers_of(groups: Groups, inherited: Mapping[str, str], config: Config) -> dict[str, Driver]:
+    """Return the drivers that this machine has, by name."""
+    found: list[Driver] = [RawExec(groups, inherited), Exec(groups, inherited)]
+    if config.dev:
+        found.append(MockDriver())
+    return {driver.name: driver for driver in found}
+
+
+def fetcher_of(config: Config) -> Fetcher:
+    """Return what fetches artifacts, with the bounds of the configuration."""
+    return Fetcher(
+        limits=Limits(bytes=config.artifact_max_mb * _MEGABYTE, files=config.artifact_max_files),
+        seconds=config.artifact_seconds,
+        files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
+        own_port=config.port,
+    )
+
+
+def raise_limit() -> None:
+    """Let the daemon have as many descriptors as it may: a running task needs one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def keep_descriptors() -> None:
+    """Let no task inherit what the daemon itself has inherited; what it opens is its own anyway."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        if descriptor > _STANDARD_ERROR:
+            with suppress(OSError):  # the one by which the directory was read
+                os.set_inheritable(descriptor, False)
+
+
+async def register(
+    store: Store, config: Config, drivers: Mapping[str, Driver], fresh_id: str, now: int
+) -> Node:
+    """Store this machine as a node, with the id and the history that it has already."""
+    found = fingerprint(config, drivers, now)
+    before = store.read(lambda db: next(iter(nodes.every(db)), None))
+    message = "Node re-registered" if before else "Node registered"
+    happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
+    node = msgspec.structs.replace(
+        found,
+        id=before.id if before else fresh_id,
+        status_updated_at=now // SECOND,
+        events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
+    )
+    if before is not None:
+        node = msgspec.structs.replace(
+            node,
+            create_index=before.create_index,
+            drain=before.drain,
+            drain_strategy=before.drain_strategy,
+            last_drain=before.last_drain,
+            scheduling_eligibility=before.scheduling_eligibility,
+        )
+    try:
+        return await store.write(lambda tx: nodes.put(tx, node, "NodeRegistration"))
+    except StorageFull as error:
+        if before is None:
+            raise
+        _log.warning("the node is not registered anew: %s", error)
+        return node
