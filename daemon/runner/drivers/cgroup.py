@@ -13,6 +13,7 @@ but held still and then killed one by one, which comes to the same.
 import hashlib
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import trio
@@ -151,11 +152,9 @@ def own_path(memberships: str) -> str | None:
 
 
 def _make(path: str, *, threaded: bool) -> None:
-    """Make a group, unless it is there. Raises `OSError`."""
-    try:
+    """Make a group, or finish one that a daemon was killed over. Raises `OSError`."""
+    with suppress(FileExistsError):
         os.mkdir(path)
-    except FileExistsError:
-        return
     if threaded and not _make_threaded(path):
         raise OSError(f"cannot make a threaded group of {path}")
 

@@ -311,7 +311,7 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
     assert max(alike) <= 3  # of 32 bytes
 
 
-# ---- speed -----------------------------------------------------------------------------------
+# ---- many at once -----------------------------------------------------------------------------
 
 
 async def test_many_tokens_that_end_at_once_hold_up_nobody(
@@ -323,14 +323,13 @@ async def test_many_tokens_that_end_at_once_hold_up_nobody(
     secret = (await tokens.issue(token("kept", "root"))).secret
     clock.time = NOW + SECOND
     tokens.note_end(0)
-    slowest = 0.0
+    between = 0  # what others write while tokens are removed
     with trio.fail_after(HAPPENS_WITHIN):
         while len(store.read(partial(rows.ended, now=clock.time, most=1))):
-            begun = trio.current_time()
             await store.write(lambda tx: policies.put(tx, Policy(name="p")))
             tokens.resolve(secret)
-            slowest = max(slowest, trio.current_time() - begun)
-    assert slowest < 0.5
+            between += 1
+    assert between > 2000 / STEP / 4
     assert msgspec.structs.asdict(tokens.resolve(secret).token)["accessor"] == "kept"
 
 
