@@ -199,7 +199,8 @@ CREATE TABLE evaluations (
     create_index  INTEGER NOT NULL,
     modify_index  INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
-    document      TEXT    NOT NULL
+    document      TEXT    NOT NULL,
+    request_id    TEXT    NOT NULL DEFAULT ''     -- of the request that it goes back to
 ) STRICT;
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
@@ -243,6 +244,7 @@ CREATE TABLE allocations (
     alloc_modify_index INTEGER NOT NULL,          -- last change of the desired half
     create_time        INTEGER NOT NULL,
     modify_time        INTEGER NOT NULL,
+    request_id         TEXT    NOT NULL DEFAULT '',  -- that the last change of what is wanted goes back to
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;
 

@@ -1,13 +1,21 @@
-"""The daemon's own log: lines for people, or one JSON object a line with fixed keys."""
+"""The daemon's own log: lines for people, one JSON object a line, or records of the journal.
+
+Besides its text a line has keys, given as `extra={"keys": {...}}`, and the id of the request that
+it goes back to: whoever knows that finds what became of the request.
+"""
 
 import json
 import logging
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 import trio
+
+from daemon import journal
+from storage import origin
 
 # What a request brings along must not begin a line of its own, nor move a terminal's cursor.
 _VISIBLE = {number: f"\\x{number:02x}" for number in (*range(32), *range(127, 160))}
@@ -21,11 +29,13 @@ class _Text(logging.Formatter):
         part = record.name.removeprefix("steward.")
         said = record.getMessage().translate(_VISIBLE)
         line = f"{_moment(record)} {record.levelname:<7} {part}: {said}"
+        if request_id := origin.current():
+            line += f" (request {request_id})"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 class _JSON(logging.Formatter):
-    """`{"time": …, "level": …, "part": …, "message": …}`, and `error` where there is one."""
+    """`{"time": …, "level": …, "part": …, "message": …}`; keys, request and error if there are any."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -33,10 +43,46 @@ class _JSON(logging.Formatter):
             "level": record.levelname.lower(),
             "part": record.name.removeprefix("steward."),
             "message": record.getMessage(),
+            **_keys(record),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
+
+
+class _ToJournal(logging.Handler):
+    """Sends lines to the journal of systemd, each part of a line as a field of its own."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a line; if there is no way to the journal now, standard error leads there as well."""
+        try:
+            journal.send(self._path, [self._record(record)])
+        except OSError:
+            print(_Text().format(record), file=sys.stderr)  # noqa: T201  # nobody else to tell
+
+    def _record(self, record: logging.LogRecord) -> bytes:
+        said = record.getMessage()
+        if record.exc_info:
+            said += "\n" + (self.formatter or _Text()).formatException(record.exc_info)
+        keys = {"part": record.name.removeprefix("steward."), **_keys(record)}
+        fields = {f"STEWARD_{name.upper()}": value for name, value in keys.items()}
+        fields["PRIORITY"] = str(_PRIORITIES.get(record.levelno, 3))
+        return journal.record({"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward", **fields})
+
+
+_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4}  # as syslog has them
+
+
+def _keys(record: logging.LogRecord) -> dict[str, str]:
+    """Return what a line is about, and the request that it goes back to."""
+    keys: dict[str, str] = dict(getattr(record, "keys", ()))
+    if request_id := origin.current():
+        keys["request_id"] = request_id
+    return keys
 
 
 def _moment(record: logging.LogRecord) -> str:
@@ -44,9 +90,14 @@ def _moment(record: logging.LogRecord) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def set_up(level: str, form: str) -> None:
-    """Send the daemon's log to standard error. `form` is `text` or `json`."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up(level: str, form: str, environment: Mapping[str, str]) -> None:
+    """Send the daemon's log to standard error. `form` is `text` or `json`.
+
+    Text that would get into the journal that way goes there as records instead.
+    """
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if form == "text" and journal.is_behind(sys.stderr.fileno(), environment):
+        handler = _ToJournal(journal.SOCKET)
     handler.setLevel(level.upper())
     handler.setFormatter(_formatter(as_json=form == "json"))
     root = logging.getLogger()

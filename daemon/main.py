@@ -63,7 +63,7 @@ def unique_ids() -> Iterator[str]:
 
 def run(config: Config) -> int:
     """Run the daemon until a signal ends it; return the exit status."""
-    logs.set_up(config.log_level, config.log_format)
+    logs.set_up(config.log_level, config.log_format, os.environ)
     status = 0
     keep_memory_private()
     try:

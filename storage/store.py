@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import trio
 
-from storage import schema
+from storage import origin, schema
 from storage.errors import StorageLocked, StorageUnusable
 from storage.readers import Reader, Snapshot
 from storage.watch import Topics, Watch
@@ -70,14 +70,15 @@ class Store:
         `work` may run queries and pure functions; it reads no clock, makes no identifiers and
         never awaits. Raises what it raised, or a `StorageError`; then nothing was kept.
         """
-        note = _NOTE.get()
-        if note is None:
+        note, request_id = _NOTE.get(), origin.current()
+        if note is None and not request_id:
             return await self._writer.submit(work)
 
         def noted(tx: Transaction) -> T:
+            tx.request_id = request_id
             before = tx.changes
             result = work(tx)
-            if tx.changes != before:
+            if note is not None and tx.changes != before:
                 note(tx)
             return result
 

@@ -43,6 +43,7 @@ class Transaction(Snapshot):
     def __init__(self, connection: sqlite3.Connection, index: int) -> None:
         super().__init__(connection)
         self.index = index
+        self.request_id = ""  # of the request that this goes back to
         self.touched: dict[str, None] = {}
         self.topics: dict[str, None] = {}
 

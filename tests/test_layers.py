@@ -33,7 +33,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.config": NOUNS,
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
-    "daemon.logs": (),
+    "daemon.journal": (),
+    "daemon.logs": ("daemon.journal", "storage.origin"),
     "daemon.version": (),
     "daemon.wording": NOUNS,
     "daemon.parts": (
@@ -73,6 +74,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.config",
         "daemon.fields",
         "daemon.jobspec.gotext",
+        "daemon.journal",
     ),
     "daemon.jobs": (*STORAGE, *COMMON, "daemon.jobspec"),
     "daemon.variables": (

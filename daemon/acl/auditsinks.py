@@ -7,7 +7,6 @@ tried again; the table is the record.
 
 import logging
 import os
-import socket
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Protocol
 import msgspec
 import trio
 
+from daemon import journal
 from storage.queries import audit
 from storage.records.audit import AuditEntry
 from storage.records.codec import encode
@@ -23,7 +23,6 @@ from storage.store import Store
 
 log = logging.getLogger("steward.audit")
 
-JOURNAL = Path("/run/systemd/journal/socket")
 _PAUSE = 10.0  # seconds until a copy that failed is tried again
 _TAIL = 16 * 1024  # bytes; no line is longer
 
@@ -67,7 +66,7 @@ class FileSink:
 class JournalSink:
     """The journal of systemd, with a field for each part of an entry."""
 
-    def __init__(self, path: Path = JOURNAL) -> None:
+    def __init__(self, path: Path = journal.SOCKET) -> None:
         self._path = path
 
     def position(self) -> int | None:
@@ -76,20 +75,17 @@ class JournalSink:
 
     def write(self, entries: Iterable[AuditEntry]) -> None:
         """Send the entries."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
-            journal.connect(str(self._path))
-            for entry in entries:
-                journal.send(journal_record(entry))
+        journal.send(self._path, map(journal_record, entries))
 
 
 def journal_record(entry: AuditEntry) -> bytes:
-    """Return an entry in the journal's form; no value of one holds a line break."""
+    """Return an entry in the journal's form."""
     outcome = f"{entry.status} {entry.reason}".rstrip()
     said = f"{entry.accessor or 'somebody'}: {entry.method} {entry.path}: {outcome}"
     fields = {"MESSAGE": said, "SYSLOG_IDENTIFIER": "steward-audit", "PRIORITY": "5"}
     for name, value in msgspec.structs.asdict(entry).items():
         fields[f"STEWARD_{name.upper()}"] = str(value)
-    return "".join(f"{name}={value}\n" for name, value in fields.items()).encode()
+    return journal.record(fields)
 
 
 async def copy_to(store: Store, sink: Sink) -> None:

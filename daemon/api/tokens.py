@@ -15,6 +15,7 @@ from daemon.web import envelope
 from daemon.web.envelope import Answer
 from daemon.web.reply import Reply
 from daemon.web.request import Call
+from storage import origin
 from storage.errors import Malformed, NotFound
 from storage.queries import tokens
 from storage.readers import Snapshot
@@ -283,7 +284,7 @@ async def tidy(call: Call) -> Reply:
     """Remove what has ended; the daemon does so by itself all the time."""
     call.parts.tokens.note_end(0)
     reply = envelope.enveloped(
-        Answer(warnings=[_TIDYING]), path=call.name, request_id=next(call.parts.ids)
+        Answer(warnings=[_TIDYING]), path=call.name, request_id=origin.current()
     )
     return msgspec.structs.replace(reply, status=202)
 

@@ -20,6 +20,7 @@ from daemon.evals.nodes import watch_drains
 from daemon.evals.state import largest_room, load, node_states, with_placed
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage import origin
 from storage.errors import StorageFull
 from storage.queries import evaluations
 from storage.readers import Snapshot
@@ -87,6 +88,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     state: ClusterState | None = None
     plan: Plan | None = None
     reason: str = ""
+    request_id: str = msgspec.field(default_factory=origin.current)
 
 
 async def process(
@@ -109,7 +111,8 @@ def _decide_all(
 ) -> list[Decision]:
     decisions, nodes = [], node_states(db)
     for evaluation in chosen:
-        decision = _decide(db, evaluation, nodes, now, ids)
+        with origin.serving(evaluations.request_id(db, evaluation.id)):
+            decision = _decide(db, evaluation, nodes, now, ids)
         decisions.append(decision)
         if decision.plan is not None:
             nodes = with_placed(nodes, decision.plan.place)
@@ -136,7 +139,26 @@ def _decide(
 
 async def _keep(store: Store, decision: Decision, now: int) -> None:
     evaluation, state, plan = decision.evaluation, decision.state, decision.plan
-    if state is None or plan is None:
-        await applier.fail(store, evaluation, decision.reason, now=now)
-    elif not await applier.apply(store, evaluation, state, plan, now=now):
-        log.info("evaluation %s is looked at again: the state moved on", evaluation.id)
+    with origin.serving(decision.request_id):
+        if state is None or plan is None:
+            await applier.fail(store, evaluation, decision.reason, now=now)
+        elif await applier.apply(store, evaluation, state, plan, now=now):
+            _tell(evaluation, plan)
+        else:
+            log.info("evaluation %s is looked at again: the state moved on", evaluation.id)
+
+
+def _tell(evaluation: Evaluation, plan: Plan) -> None:
+    waits = ", the rest waits for room" if plan.blocked else ""
+    log.info(
+        "evaluation %s of job %s (%s): %d placed, %d changed%s",
+        *(evaluation.id, evaluation.job_id, evaluation.triggered_by),
+        *(len(plan.place), len(plan.change), waits),
+        extra={
+            "keys": {
+                "eval_id": evaluation.id,
+                "namespace": evaluation.namespace,
+                "job_id": evaluation.job_id,
+            }
+        },
+    )

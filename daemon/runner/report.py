@@ -13,6 +13,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.runner.lifecycle import client_status
+from storage import origin
 from storage.errors import StorageFull
 from storage.queries import allocations, evaluations, job_status, jobs, services
 from storage.records.allocation import (
@@ -179,13 +180,12 @@ class Reports:
         now = self._clock.now()
         snapshots = [report.take(now, next(self._ids)) for report in chosen]
 
-        def write(tx: Transaction) -> None:
-            for snapshot in snapshots:
-                store_snapshot(tx, snapshot)
+        def write(tx: Transaction) -> list[Allocation | None]:
+            return [store_snapshot(tx, snapshot) for snapshot in snapshots]
 
         while True:
             try:
-                await self._store.write(write)
+                stored = await self._store.write(write)
                 break
             except StorageFull as error:
                 _log.warning("reports of %d allocations wait: %s", len(chosen), error)
@@ -193,18 +193,40 @@ class Reports:
         for report in chosen:
             if report.alloc_id not in self._waiting:
                 report.was_stored()
+        for allocation, snapshot in zip(stored, snapshots, strict=True):
+            if allocation is not None:
+                _tell(allocation, snapshot.events)
         return len(chosen)
 
 
-def store_snapshot(tx: Transaction, snapshot: Snapshot) -> None:
-    """Store a report; of an allocation that was purged, nothing.
+def _tell(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None:
+    """Log what happened to the tasks of an allocation; what was said of it may hold secrets."""
+    keys = {
+        "alloc_id": allocation.id,
+        "eval_id": allocation.eval_id,
+        "namespace": allocation.namespace,
+        "job_id": allocation.job_id,
+    }
+    with origin.serving(allocation.request_id):
+        for task, happened in events.items():
+            for event in happened:
+                _log.info(
+                    "allocation %s of job %s, task %s: %s",
+                    *(allocation.id, allocation.job_id, task, event.type),
+                    extra={"keys": {**keys, "task": task, "event": event.type}},
+                )
+
+
+def store_snapshot(tx: Transaction, snapshot: Snapshot) -> Allocation | None:
+    """Store a report and return its allocation; of one that was purged, nothing.
 
     A failure makes an evaluation in the same write, unless its job is not wanted any more: so the
     scheduler may replace what failed, and a crash in between loses neither.
     """
     before = allocations.find(tx, snapshot.alloc_id)
     if before is None:
-        return
+        return None
+    tx.request_id = before.request_id
     status, description = client_status(snapshot.states.values())
     after = msgspec.structs.replace(
         before,
@@ -221,6 +243,7 @@ def store_snapshot(tx: Transaction, snapshot: Snapshot) -> None:
     if status == ClientStatus.FAILED and before.client_status not in CLIENT_TERMINAL:
         _evaluate(tx, after, snapshot)
     job_status.settle(tx, after.namespace, after.job_id)
+    return after
 
 
 def _health(before: Allocation, snapshot: Snapshot) -> DeploymentHealth | None:

@@ -20,6 +20,7 @@ from daemon.web.endpoints import SIDES, Endpoints, Found
 from daemon.web.envelope import Answer
 from daemon.web.reply import Reply
 from daemon.web.request import Call, Endpoint, Operation, Request
+from storage import origin
 from storage.errors import Denied, LoginRefused, Malformed, StewardError, UnknownToken
 from storage.queries import mounts
 from storage.readers import Snapshot
@@ -120,7 +121,7 @@ class SecretsSide:
         if call.wrap_ttl and not answer.is_empty:
             wrapped = await wrapping.wrap(call, answer)
             return envelope.enveloped(wrapped, path="", request_id="")
-        return envelope.enveloped(answer, path=call.name, request_id=next(self._parts.ids))
+        return envelope.enveloped(answer, path=call.name, request_id=origin.current())
 
     def _find(self, db: Snapshot, path: str) -> Found | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.is_there(db, one))

@@ -5,6 +5,7 @@ the connection, the request and the response, but neither its routing nor its se
 """
 
 import logging
+import re
 import secrets
 import socket
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ from daemon.web.request import Endpoint, Read, Request, Route, Stream, Talk, Wri
 from daemon.web.router import Router
 from daemon.web.secrets_side import SecretsSide
 from daemon.web.socket import MAX_FRAME, NO_UPGRADE, PING_EVERY, Socket, converse, refuse
+from storage import origin
 from storage.errors import Denied, Malformed, Refused, StewardError, UnknownToken
 from storage.records.numbers import whole
 
@@ -55,6 +57,9 @@ BODY_TIMEOUT = 60  # seconds for a body to arrive
 KEEP_ALIVE = 120  # seconds that an idle connection, or one that dawdles over its headers, lives
 FRONT = "/ui/"  # where a person finds what there is
 CLOSING = 1  # seconds that answers under way get when the daemon ends
+
+REQUEST_ID = "X-Request-Id"  # what a request is called in the log, by its sender or by us
+_AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
 
 _UNESCAPED = "/$&+,:;=@~"  # in a path, as the peer writes it
 _UNKNOWN_REGION = Reply(
@@ -84,8 +89,20 @@ class Door(QuartTrio):
         self._kept = Kept()
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
-        """Answer one request; the last resort turns a defect into a plain 500."""
+        """Answer one request, under the id that its sender or else we give it."""
         headers = _headers(request.scope)
+        request_id = self._id_of(headers)
+        with origin.serving(request_id):
+            answer = await self._handled(request, headers)
+        answer.headers[REQUEST_ID] = request_id
+        return answer
+
+    def _id_of(self, headers: Mapping[str, str]) -> str:
+        given = headers.get(REQUEST_ID.lower(), "")
+        return given if _AN_ID.fullmatch(given) else next(self._parts.ids)
+
+    async def _handled(self, request: FrameworkRequest, headers: Mapping[str, str]) -> Response:
+        """Answer one request; the last resort turns a defect into a plain 500."""
         path, asked_for = _path(request), request.query_string.decode("latin-1")
         address = self._address(request.scope, headers)
         trail = self._parts.audit.begin(request.method, path, asked_for, address)
@@ -108,6 +125,7 @@ class Door(QuartTrio):
             log.exception("request failed: %s %s", request.method, request.path)
             reply = text("internal error: see the daemon's log", 500)
         trail.ended(reply.status, _said(reply))
+        log.debug("%s %s: %d", request.method, path, reply.status)
         return response(reply, pretty=pretty, gzipped=gzipped)
 
     async def _reply(
@@ -204,7 +222,8 @@ class Door(QuartTrio):
                 trail.ended(403, str(error))
                 raise
 
-        await converse(receive, send, speak_and_tell, self._closing)
+        with origin.serving(self._id_of(headers)):
+            await converse(receive, send, speak_and_tell, self._closing)
 
     def _request(
         self,

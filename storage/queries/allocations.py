@@ -63,6 +63,7 @@ def _from(row: sqlite3.Row) -> Allocation:
         alloc_modify_index=row["alloc_modify_index"],
         create_time=row["create_time"],
         modify_time=row["modify_time"],
+        request_id=row["request_id"],
     )
 
 
@@ -228,11 +229,11 @@ _ADD = """
                              node_id, eval_id, deployment_id, desired_status, client_status,
                              cpu, memory, disk, exclusive, placement, desired, client, health,
                              create_index, modify_index, alloc_modify_index,
-                             create_time, modify_time)
+                             create_time, modify_time, request_id)
     VALUES (:id, :namespace, :job_id, :job_version, :job_type, :task_group, :name,
             :node_id, :eval_id, :deployment_id, :desired_status, :client_status,
             :cpu, :memory, :disk, :exclusive, :placement, :desired, :client, :health,
-            :index, :index, :index, :now, :now)
+            :index, :index, :index, :now, :now, :request_id)
 """
 _ADD_PORT = """
     INSERT INTO allocation_ports (node_id, port, allocation_id)
@@ -268,6 +269,7 @@ def add(tx: Transaction, allocation: Allocation, now: int) -> None:
             "health": encode(allocation.health).decode() if allocation.health else None,
             "index": tx.index,
             "now": now,
+            "request_id": tx.request_id,
         },
     )
     for port in resources.ports:
@@ -286,6 +288,7 @@ _SET_DESIRED = """
     UPDATE allocations
        SET desired_status = :status, desired = :desired, deployment_id = :deployment_id,
            eval_id = :eval_id, job_version = :job_version, health = :health,
+           request_id = :request_id,
            modify_index = :index, alloc_modify_index = :index, modify_time = :now
      WHERE id = :id
 """
@@ -306,6 +309,7 @@ def set_desired(tx: Transaction, allocation: Allocation, now: int) -> None:
             "health": encode(health).decode() if health else None,
             "index": tx.index,
             "now": now,
+            "request_id": tx.request_id,
         },
     )
     tx.touch("allocations", node_topic(allocation.node_id))

@@ -39,10 +39,10 @@ def job_topic(namespace: str, job_id: str) -> str:
 _PUT = """
     INSERT INTO evaluations (id, namespace, job_id, priority, status, wait_until, tried_index,
                              needs_cpu, needs_memory, needs_disk, deployment_id,
-                             create_index, modify_index, modify_time, document)
+                             create_index, modify_index, modify_time, document, request_id)
     VALUES (:id, :namespace, :job_id, :priority, :status, :wait_until, :tried_index,
             :cpu, :memory, :disk, :deployment_id, :create_index, :modify_index, :modify_time,
-            :document)
+            :document, :request_id)
     ON CONFLICT (id) DO UPDATE
        SET status = excluded.status, wait_until = excluded.wait_until,
            tried_index = excluded.tried_index, needs_cpu = excluded.needs_cpu,
@@ -85,6 +85,7 @@ def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM
             "modify_index": stored.modify_index,
             "modify_time": now,
             "document": document,
+            "request_id": tx.request_id,
         },
     )
     tx.touch("evaluations", *topics(stored))
@@ -101,12 +102,19 @@ def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM
 
 
 _FIND = "SELECT document FROM evaluations WHERE id = :id"
+_REQUEST = "SELECT request_id FROM evaluations WHERE id = :id"
 
 
 def find(db: Snapshot, eval_id: str) -> Evaluation | None:
     """Return an evaluation."""
     row = db.one(_FIND, {"id": eval_id})
     return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+
+
+def request_id(db: Snapshot, eval_id: str) -> str:
+    """Return the id of the request that an evaluation goes back to; empty for none."""
+    row = db.one(_REQUEST, {"id": eval_id})
+    return str(row["request_id"]) if row else ""
 
 
 def wire(db: Snapshot, eval_id: str) -> tuple[bytes, int] | None:

@@ -312,6 +312,7 @@ class Allocation(Record, frozen=True, kw_only=True):
     alloc_modify_index: int
     create_time: int
     modify_time: int
+    request_id: str = ""  # of the request that the last change of what is wanted goes back to
 
     @property
     def client_terminal(self) -> bool:

@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from daemon.logs import _JSON, _Text
+from storage.origin import serving
 
 
 def record(message: str, *arguments: object) -> logging.LogRecord:
@@ -26,3 +27,13 @@ def test_what_a_request_says_begins_no_line(formatter: logging.Formatter) -> Non
 def test_what_was_said_can_still_be_read() -> None:
     assert "a\\x0a2026" in _Text().format(record("request failed: %s", FORGED))
     assert FORGED in json.loads(_JSON().format(record("%s", FORGED)))["message"]
+
+
+def test_a_line_says_what_it_is_about_and_which_request_it_goes_back_to() -> None:
+    about = record("placed")
+    about.__dict__["keys"] = {"eval_id": "e1"}
+    with serving("r-1"):
+        line, text = json.loads(_JSON().format(about)), _Text().format(about)
+    assert (line["eval_id"], line["request_id"]) == ("e1", "r-1")
+    assert text.endswith("placed (request r-1)")
+    assert "request" not in _Text().format(about)

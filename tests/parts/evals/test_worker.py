@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import trio
 import trio.testing
 
 from daemon.evals import worker
+from storage.origin import serving
 from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR, SECOND
@@ -204,3 +206,14 @@ async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
         await worker.process(store, made, cluster.clock, cluster.ids)
     assert cluster.evaluation(made[0].id).status == EvalStatus.PENDING
     assert cluster.evaluation(made[1].id).status == EvalStatus.COMPLETE
+
+
+async def test_what_comes_of_an_evaluation_goes_back_to_its_request(narrow: Cluster) -> None:
+    wanting = task(resources=Resources(cpu=10, memory_mb=60))
+    with serving("r-1"):
+        made = await narrow.register(job("web", group("web", wanting, count=2)))
+    await narrow.work()
+    (blocked,) = narrow.evaluations(EvalStatus.BLOCKED)
+    assert [one.request_id for one in narrow.allocations()] == ["r-1"]
+    for one in (made.id, blocked.id):
+        assert narrow.store.read(partial(evaluations.request_id, eval_id=one)) == "r-1"

@@ -1,0 +1,82 @@
+"""Records of the journal: what is sent, and what becomes of those too large for a message."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon import journal
+from daemon.logs import _ToJournal
+from storage.origin import serving
+
+
+@pytest.fixture
+def ears(tmp_path: Path) -> Iterator[socket.socket]:
+    """The other end of a journal."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.bind(str(tmp_path / "journal"))
+        yield one
+
+
+def heard(ears: socket.socket) -> bytes:
+    text, files, _, _ = socket.recv_fds(ears, 1 << 20, 1)
+    for file in files:
+        text = os.pread(file, os.fstat(file).st_size, 0)
+        os.close(file)
+    return text
+
+
+def test_a_line_is_a_name_and_a_value() -> None:
+    assert journal.record({"MESSAGE": "all is well", "PRIORITY": "6"}) == (
+        b"MESSAGE=all is well\nPRIORITY=6\n"
+    )
+
+
+def test_a_value_of_several_lines_is_counted_so_that_it_forges_no_field() -> None:
+    forged = journal.record({"MESSAGE": "a\nPRIORITY=0"})
+    assert forged == b"MESSAGE\n\x0c\0\0\0\0\0\0\0a\nPRIORITY=0\n"
+
+
+def test_what_is_too_large_for_a_message_arrives_as_well(
+    ears: socket.socket, tmp_path: Path
+) -> None:
+    large = journal.record({"MESSAGE": "x" * (1 << 20)})
+    journal.send(tmp_path / "journal", [large])
+    assert heard(ears) == large
+
+
+def test_the_journal_is_known_by_device_and_inode() -> None:
+    reading, writing = os.pipe()
+    found = os.fstat(writing)
+    named = {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    assert journal.is_behind(writing, named)
+    assert not journal.is_behind(writing, {})
+    assert not journal.is_behind(writing, {"JOURNAL_STREAM": "1:2"})
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_line_of_the_log_has_its_keys_as_fields(ears: socket.socket, tmp_path: Path) -> None:
+    line = logging.LogRecord("steward.evals", logging.WARNING, "x.py", 1, "a %s", ("b",), None)
+    line.__dict__["keys"] = {"eval_id": "e1"}
+    with serving("r-1"):
+        _ToJournal(tmp_path / "journal").emit(line)
+    assert heard(ears).decode().splitlines() == [
+        "MESSAGE=a b",
+        "SYSLOG_IDENTIFIER=steward",
+        "STEWARD_PART=evals",
+        "STEWARD_EVAL_ID=e1",
+        "STEWARD_REQUEST_ID=r-1",
+        "PRIORITY=4",
+    ]
+
+
+def test_without_a_journal_lines_go_to_standard_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = logging.LogRecord("steward.evals", logging.INFO, "x.py", 1, "a", (), None)
+    _ToJournal(tmp_path / "none").emit(line)
+    assert capsys.readouterr().err.endswith("evals: a\n")
