@@ -20,7 +20,7 @@ from storage.records.node import Node
 def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) -> None:
     """List the nodes, or show NODE; the beginning of its identifier, or its name, is enough."""
     if own:
-        node_id = _own(client)
+        node_id = own_id(client)
     if node_id is None:
         _list(client, screen)
         return
@@ -43,7 +43,8 @@ def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) ->
         screen.hint(f"See its attributes with: steward node status -verbose {node.id[:8]}")
 
 
-def _own(client: Client) -> str:
+def own_id(client: Client) -> str:
+    """Return the identifier of the daemon's own node. Raises `Invalid` when it has none."""
     found = client.fetch("/v1/agent/self", AgentSelf).stats.get("client", {}).get("node_id")
     if not found:
         raise Invalid(f"the daemon at {client.connection.address} runs no node")

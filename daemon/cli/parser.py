@@ -82,7 +82,13 @@ _AUTH: Tree = {
 _IDENTITY: Tree = {
     "export": "daemon.cli.identity:export",
 }
+_EVAL: Tree = {
+    "list": "daemon.cli.evaluation:index",
+    "status": "daemon.cli.evaluation:status",
+}
 _NODE: Tree = {
+    "drain": "daemon.cli.drain:drain",
+    "eligibility": "daemon.cli.drain:eligibility",
     "status": "daemon.cli.node:status",
 }
 _ACL: Tree = {
@@ -147,20 +153,29 @@ _NAMESPACE: Tree = {
     "list": "daemon.cli.namespace:index",
     "status": "daemon.cli.namespace:status",
 }
+_SYSTEM: Tree = {
+    "gc": "daemon.cli.system:collect_garbage",
+    "reconcile": (
+        "Count anew what is counted.",
+        {"summaries": "daemon.cli.system:reconcile_summaries"},
+    ),
+}
 COMMANDS: Tree = {
     "acl": ("Say who may do what with the jobs API.", _ACL),
     "alloc": ("Look at allocations.", _ALLOC),
     "auth": ("Login methods, and who gets in.", _AUTH),
     "delete": "daemon.cli.path:delete",
     "deployment": ("Look at deployments and steer them.", _DEPLOYMENT),
+    "eval": ("Look at evaluations.", _EVAL),
     "identity": ("The daemon as an issuer of identity tokens.", _IDENTITY),
     "job": ("Run jobs and look at them.", _JOB),
     "list": "daemon.cli.path:index",
     "login": "daemon.cli.login:login",
     "logout": "daemon.cli.login:logout",
     "namespace": ("Keep the jobs of different people apart.", _NAMESPACE),
-    "node": ("Look at nodes.", _NODE),
+    "node": ("Look at nodes, empty them, keep new work away.", _NODE),
     "fmt": "daemon.cli.write:fmt",
+    "system": ("Tidy up now rather than later.", _SYSTEM),
     "var": ("Keep values for jobs, sealed.", _VAR),
     "policy": ("Policies: what the holder of a token may do, and why.", _POLICY),
     "read": "daemon.cli.path:read",

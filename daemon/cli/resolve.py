@@ -10,6 +10,7 @@ from daemon.cli.client import Client, segment
 from daemon.wording import several
 from storage.errors import Invalid, NotFound
 from storage.records.deployment import Deployment
+from storage.records.evaluation import Evaluation
 from storage.records.node import Node
 
 _UUID = 36  # characters
@@ -62,6 +63,19 @@ def deployment(client: Client, given: str) -> Deployment:
     )
     described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
     found = _only("deployment", given.lower(), described, "steward deployment list")
+    return next(line for line in lines if line.id == found)
+
+
+def evaluation(client: Client, given: str) -> Evaluation:
+    """Return the evaluation whose identifier begins with what is given. Raises as `job` does."""
+    lines = client.fetch(
+        "/v1/evaluations",
+        list[Evaluation],
+        prefix=_even(given.lower()),
+        namespace=client.namespace or "*",
+    )
+    described = {line.id: f"{line.id} ({line.job_id})" for line in lines}
+    found = _only("evaluation", given.lower(), described, "steward eval list")
     return next(line for line in lines if line.id == found)
 
 

@@ -50,7 +50,7 @@ class FakeDaemon:
             def do_GET(self) -> None:
                 fake.answer(self)
 
-            do_POST = do_DELETE = do_GET
+            do_POST = do_PUT = do_DELETE = do_GET
 
             def log_message(self, *_: object) -> None: ...
 

@@ -1,0 +1,142 @@
+"""Commands of everyday operation, against a fake daemon: nodes, evaluations, tidying up."""
+
+from typing import Any
+
+import pytest
+
+from storage.records.evaluation import PlacementMetric
+from tests.parts.cli.conftest import FakeDaemon, Terminal
+from tests.parts.cli.test_commands import EVAL, NODE, evaluated, line, node, node_line
+
+PATH = f"/v1/node/{NODE}"
+CHANGED = {"EvalIDs": None, "EvalCreateIndex": 0, "NodeModifyIndex": 8, "Index": 8}
+HOUR = 3600 * 10**9
+
+
+@pytest.fixture(autouse=True)
+def _known(fake: FakeDaemon) -> None:
+    fake.tell("/v1/nodes", [node_line()])
+    fake.tell("/v1/agent/self", {"stats": {"client": {"node_id": NODE}}})
+    fake.tell(PATH, node())
+    fake.tell(f"{PATH}/drain", CHANGED, method="POST")
+    fake.tell(f"{PATH}/eligibility", CHANGED, method="POST")
+    fake.tell("/v1/evaluations", [evaluated()])
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated())
+    fake.tell(f"/v1/evaluation/{EVAL}/allocations", [line()])
+
+
+def spec(deadline: int, **more: Any) -> Any:
+    return {"DrainSpec": {"Deadline": deadline, "IgnoreSystemJobs": False, **more}}
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        (["--enable", "--yes", "node-1"], spec(HOUR)),
+        (["--enable", "--deadline", "90s", "0d6"], spec(90 * 10**9)),
+        (["--enable", "--force", "--self"], spec(-1)),
+        (
+            ["--enable", "--no-deadline", "--ignore-system", "--self"],
+            spec(0, IgnoreSystemJobs=True),
+        ),
+    ],
+)
+def test_a_node_is_drained_as_asked(
+    fake: FakeDaemon, terminal: Terminal, words: list[str], asked: Any
+) -> None:
+    result = terminal.type("node", "drain", *words)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert fake.asked(f"{PATH}/drain")[0].body == {"MarkEligible": False, **asked}
+    assert "is drained" in result.stdout
+
+
+def test_a_drain_is_followed_until_the_node_is_empty(fake: FakeDaemon, terminal: Terminal) -> None:
+    last = {"Status": "complete", "StartedAt": "", "UpdatedAt": "", "AccessorID": ""}
+    fake.tell(PATH, node(), {**node(), "Drain": True}, {**node(), "LastDrain": last})
+    shown = terminal.type("node", "drain", "--enable", "node-1").stdout.splitlines()
+    assert shown[0].endswith("draining")
+    assert shown[1].endswith("drain complete")
+
+
+@pytest.mark.parametrize(("more", "eligible"), [([], True), (["--keep-ineligible"], False)])
+def test_a_drain_is_stopped(
+    fake: FakeDaemon, terminal: Terminal, more: list[str], eligible: bool
+) -> None:
+    result = terminal.type("node", "drain", "--disable", "--message", "back", *more, "node-1")
+    assert result.exit_code == 0
+    (asked,) = fake.asked(f"{PATH}/drain")
+    assert asked.body == {"MarkEligible": eligible, "Meta": {"message": "back"}}
+
+
+@pytest.mark.parametrize(("flag", "word"), [("--enable", "eligible"), ("--disable", "ineligible")])
+def test_a_node_is_closed_and_opened(
+    fake: FakeDaemon, terminal: Terminal, flag: str, word: str
+) -> None:
+    result = terminal.type("node", "eligibility", flag, "--self")
+    assert fake.asked(f"{PATH}/eligibility")[0].body == {"Eligibility": word}
+    assert f" is {word} " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["drain", "node-1"], "-enable or -disable"),
+        (["drain", "--enable"], "name a NODE"),
+        (["drain", "--enable", "--self", "node-1"], "name a NODE"),
+        (["drain", "--enable", "--force", "--deadline", "1h", "node-1"], "only one of them"),
+        (["drain", "--enable", "--deadline", "soon", "node-1"], "'soon' is no span"),
+        (["drain", "--enable", "--deadline", "0s", "node-1"], "'0s' is no span"),
+        (["eligibility", "node-1"], "-enable or -disable"),
+    ],
+)
+def test_what_is_unclear_changes_nothing(
+    fake: FakeDaemon, terminal: Terminal, words: list[str], why: str
+) -> None:
+    result = terminal.type("node", *words)
+    assert result.exit_code == 1
+    assert why in result.stderr
+    assert not [seen for seen in fake.seen if seen.method != "GET"]
+
+
+def test_evaluations_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+    shown = terminal.type("eval", "list", "--job", "web").stdout.splitlines()
+    assert fake.asked("/v1/evaluations")[0].query["job"] == "web"
+    assert shown[1].split() == [
+        "e1e1e1e1",
+        "50",
+        "job-register",
+        "web",
+        "default",
+        "complete",
+        "false",
+    ]
+
+
+def test_an_evaluation_is_shown_with_what_it_placed_and_what_not(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    failed = {"api": PlacementMetric(nodes_in_pool=0)}
+    fake.tell("/v1/evaluations", [evaluated(failed_tg_allocs=failed)])
+    shown = terminal.type("eval", "status", EVAL[:4]).stdout
+    assert 'group "api": 1 allocation not placed' in shown
+    assert "6ff3f0a1" in shown
+
+
+def test_an_evaluation_is_followed_until_it_is_decided(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell(f"/v1/evaluation/{EVAL}", evaluated("pending"), evaluated())
+    shown = terminal.type("eval", "status", "--monitor", EVAL[:4]).stdout.splitlines()
+    assert [shown[0].split()[-1], shown[1].split()[-1]] == ["pending", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [(["gc"], "/v1/system/gc"), (["reconcile", "summaries"], "/v1/system/reconcile/summaries")],
+)
+def test_tidying_up_is_asked_for(
+    fake: FakeDaemon, terminal: Terminal, words: list[str], path: str
+) -> None:
+    fake.tell(path, None, method="PUT")
+    assert terminal.type("system", *words).exit_code == 0
+    assert len(fake.asked(path)) == 1
