@@ -140,6 +140,7 @@ async def _run_parts(
         from daemon.jobs.children import open_children
         from daemon.jobs.periodic import open_periodic
         from daemon.runner.node import open_runner
+        from daemon.ui.routes import PAGES
         from daemon.variables.locks import open_locks
         from daemon.variables.tasks import TaskVariables
         from daemon.web.connections import open_listeners, open_public_listeners
@@ -203,7 +204,9 @@ async def _run_parts(
         )
         if public := parts.enter_context(open_public_listeners(config)):
             await parts.enter_async_context(open_web(in_public(shared), (), PUBLIC, public))
-        await parts.enter_async_context(open_web(shared, ROUTES, ENDPOINTS, listeners.places))
+        await parts.enter_async_context(
+            open_web(shared, ROUTES, ENDPOINTS, listeners.places, PAGES)
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(_reload_on_hangup, listeners, config)
             # What there is now stays: it is not searched for garbage again (see `daemon.__main__`).

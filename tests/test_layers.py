@@ -68,6 +68,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.runner.logs",
         "daemon.runner.inside",
     ),
+    # Pages ask the API through a visit (`daemon/web/visits.py`), never around it.
+    "daemon.ui": (*NOUNS, "daemon.web", "daemon.acl.onetime", "daemon.version"),
     "daemon.acl": (
         *STORAGE,
         "daemon.clock",
@@ -147,6 +149,7 @@ ONLY_IN = {
     "quart": ("daemon.web",),
     "quart_trio": ("daemon.web",),
     "hypercorn": ("daemon.web",),
+    "jinja2": ("daemon.ui",),
     "werkzeug": ("daemon.web",),
     "h11": ("daemon.web", "daemon.runner.http", "daemon.identity.devcloud"),
     "httpx": ("daemon.identity",),

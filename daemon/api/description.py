@@ -28,18 +28,6 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-
 
 _HEADERS = {"Content-Security-Policy": _POLICY}
 _HTML = "text/html; charset=utf-8"
-_FRONT = f"""<!doctype html><html lang=en><meta charset=utf-8><title>Steward</title>
-<meta name=viewport content='width=device-width'><style>{_STYLE}</style>
-<h1>Steward {VERSION}</h1>
-<p>This is the HTTP API of a Steward daemon: <a href=/v1/openapi>its description</a>,
-<a href=/v1/openapi.json>the same for programs</a>, <a href=/v1/agent/health>its health</a>.
-<p>There is no web interface yet. On the command line: <code>steward --help</code>.
-"""
-
-
-def front(request: Request, db: Snapshot) -> Reply:
-    """Show a person the way, until there is an interface."""
-    return Reply(body=_FRONT.encode(), content_type=_HTML, headers=_HEADERS)
 
 
 def handlers(

@@ -400,5 +400,4 @@ ROUTES: tuple[Route, ...] = (
     ),
     Read("/v1/openapi.json", _document, ANYONE, long=True),
     Read("/v1/openapi", _page, ANYONE, long=True),
-    Read("/ui/", description.front, ANYONE),
 )

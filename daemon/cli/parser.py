@@ -181,6 +181,7 @@ COMMANDS: Tree = {
     "read": "daemon.cli.path:read",
     "write": "daemon.cli.path:write",
     "token": ("Make, look up, renew and revoke tokens.", _TOKEN),
+    "ui": "daemon.cli.ui:ui",
     "version": "daemon.cli.version:version",
     # Short forms of what is typed most.
     "exec": _ALLOC["exec"],

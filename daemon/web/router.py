@@ -7,18 +7,29 @@ whose identifier ends like an endpoint cannot be addressed; the peer's clients k
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
 
-from daemon.web.request import Route
+
+class Row(Protocol):
+    """A row of a table of routes."""
+
+    @property
+    def path(self) -> str:
+        """Return its path, with parameters in braces."""
+        ...
+
+
+R = TypeVar("R", bound=Row)
 
 _BRACES = re.compile(r"\{(\w+)\}")
 
 
-class _Pattern:
+class _Pattern(Generic[R]):
     """The routes of one path: what stands before, between and behind its parameters."""
 
     def __init__(self, path: str) -> None:
         pieces = _BRACES.split(path)
-        self.routes: list[Route] = []
+        self.routes: list[R] = []
         self.names = pieces[1::2]
         self._literals = pieces[::2]
         self.head = self._literals[0]
@@ -45,23 +56,23 @@ class _Pattern:
         return match.groupdict() if match else None
 
 
-class Router:
+class Router(Generic[R]):
     """All routes by path."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._exact: dict[str, list[Route]] = {}
-        patterns: dict[str, _Pattern] = {}
+    def __init__(self, routes: Iterable[R]) -> None:
+        self._exact: dict[str, list[R]] = {}
+        patterns: dict[str, _Pattern[R]] = {}
         for route in routes:
             if "{" in route.path:
                 patterns.setdefault(route.path, _Pattern(route.path)).routes.append(route)
             else:
                 self._exact.setdefault(route.path, []).append(route)
-        self._places: dict[tuple[str, str], list[_Pattern]] = {}
+        self._places: dict[tuple[str, str], list[_Pattern[R]]] = {}
         for pattern in sorted(patterns.values(), key=lambda pattern: pattern.rank):
             self._places.setdefault(pattern.place, []).append(pattern)
         self._heads = {pattern.head for pattern in patterns.values()}
 
-    def find(self, path: str) -> tuple[list[Route], Mapping[str, str]]:
+    def find(self, path: str) -> tuple[list[R], Mapping[str, str]]:
         """Return the routes of a path, and what stands in the place of its braces."""
         if routes := self._exact.get(path):
             return routes, {}

@@ -20,7 +20,6 @@ from hypercorn.typing import (
     ASGIReceiveCallable,
     ASGISendCallable,
     ASGISendEvent,
-    HTTPScope,
     Scope,
     WebsocketScope,
 )
@@ -34,19 +33,20 @@ from daemon.acl.audit import Trail
 from daemon.acl.check import ANYONE, Asks, Caller, Needs
 from daemon.acl.tokens import STRANGER
 from daemon.parts import Parts
-from daemon.web import blocking
-from daemon.web.connections import PEER, Listener, serve
+from daemon.web import blocking, head
+from daemon.web.connections import Listener, serve
 from daemon.web.guard import ANY_NAME, Guard, Proxies
 from daemon.web.kept import Kept
-from daemon.web.listeners import Peer
 from daemon.web.parameters import BadParameter, Query
 from daemon.web.reply import Reply, of_error, response, text
 from daemon.web.request import Endpoint, Read, Request, Route, Stream, Talk, Write
 from daemon.web.router import Router
 from daemon.web.secrets_side import SecretsSide
 from daemon.web.socket import MAX_FRAME, NO_UPGRADE, PING_EVERY, Socket, converse, refuse
+from daemon.web.visits import PLACE as FRONT
+from daemon.web.visits import Page, Pages
 from storage import origin
-from storage.errors import Denied, Malformed, Refused, StewardError, UnknownToken
+from storage.errors import Denied, Malformed, NotFound, Refused, StewardError, UnknownToken
 from storage.records.numbers import whole
 
 log = logging.getLogger("steward.web")
@@ -55,7 +55,6 @@ MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for a body to arrive
 KEEP_ALIVE = 120  # seconds that an idle connection, or one that dawdles over its headers, lives
-FRONT = "/ui/"  # where a person finds what there is
 CLOSING = 1  # seconds that answers under way get when the daemon ends
 
 REQUEST_ID = "X-Request-Id"  # what a request is called in the log, by its sender or by us
@@ -76,12 +75,14 @@ class Door(QuartTrio):
         routes: Iterable[Route],
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
+        pages: Iterable[Page] = (),
     ) -> None:
         super().__init__("steward", static_folder=None)
         self.config["MAX_CONTENT_LENGTH"] = MAX_BODY
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
         self._parts, self._closing = parts, closing
-        self._router = Router(routes)
+        self._router: Router[Route] = Router(routes)
+        self._pages = Pages(parts, pages, self._asked)
         self._secrets_side = SecretsSide(parts, endpoints)
         self._guard = Guard(parts.config, socket.gethostname())
         self._proxies = Proxies(parts.config.trusted_proxies)
@@ -90,7 +91,7 @@ class Door(QuartTrio):
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request, under the id that its sender or else we give it."""
-        headers = _headers(request.scope)
+        headers = head.headers(request.scope)
         request_id = self._id_of(headers)
         with origin.serving(request_id):
             answer = await self._handled(request, headers)
@@ -103,14 +104,14 @@ class Door(QuartTrio):
 
     async def _handled(self, request: FrameworkRequest, headers: Mapping[str, str]) -> Response:
         """Answer one request; the last resort turns a defect into a plain 500."""
-        path, asked_for = _path(request), request.query_string.decode("latin-1")
+        path, asked_for = head.path(request), request.query_string.decode("latin-1")
         address = self._address(request.scope, headers)
         trail = self._parts.audit.begin(request.method, path, asked_for, address)
         pretty = gzipped = False
         try:
             # What the secrets side says is short, and has secrets in it.
             gzipped = "gzip" in headers.get("accept-encoding", "") and not SecretsSide.serves(path)
-            query = Query(asked_for, namespace=_namespace(headers, path))
+            query = Query(asked_for, namespace=head.namespace(headers, path))
             pretty = query.text("pretty", "0") != "0"
             asked = self._request(request, headers, path=path, query=query, address=address)
             with trail.watching():
@@ -140,8 +141,11 @@ class Door(QuartTrio):
         # The server closes a connection whose request was not read.
         asked = msgspec.structs.replace(asked, body=cast(bytes, await request.get_data()))
         path, query = asked.path, asked.query
-        if self._secrets_side.serves(path) and path == _cleaned(path):
+        if self._secrets_side.serves(path) and path == head.cleaned(path):
             return await self._secrets_side.answer(asked, headers, trail)
+        if self._pages.has(path):
+            is_secure = request.scope["scheme"] == "https"
+            return await self._pages.answer(asked, headers, trail, is_secure=is_secure)
         routes, parameters = self._router.find(path) if "//" not in path else ([], {})
         if not routes:
             return self._elsewhere(path, request)
@@ -162,9 +166,24 @@ class Door(QuartTrio):
         trail.ask(asked.namespace, asked.token)
         caller = await self._caller(route.needs, asked)
         trail.known(caller.token.accessor)
-        if not caller.has(route.needs, asked.namespace, asked.parameters.get("job_id", "")):
+        return await self._allowed(route, msgspec.structs.replace(asked, caller=caller), trail)
+
+    async def _asked(self, asked: Request, trail: Trail) -> Reply:
+        """Answer what a page asks in the name of its visitor. Raises as the routes do."""
+        if SecretsSide.serves(asked.path):
+            return await self._secrets_side.answer(asked, {}, trail)
+        routes, parameters = self._router.find(asked.path)
+        route = _for_method(routes, asked.method)
+        if route is None or isinstance(route, Talk):
+            raise NotFound(f"nothing answers {asked.method} {asked.path}")
+        asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
+        return await self._allowed(route, asked, trail)
+
+    async def _allowed(self, route: Read | Write | Stream, asked: Request, trail: Trail) -> Reply:
+        """Have a route answer a caller who is known, if he may. Raises `Denied`, and what it raises."""
+        job_id = asked.parameters.get("job_id", "")
+        if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
-        asked = msgspec.structs.replace(asked, caller=caller)
         if isinstance(route, Read):
             return await blocking.answer(
                 route, asked, kept=self._kept, closing=self._closing, random=self._random
@@ -178,11 +197,11 @@ class Door(QuartTrio):
         self, scope: WebsocketScope, receive: ASGIReceiveCallable, send: ASGISendCallable
     ) -> None:
         """Let a WebSocket through to its route, unless something speaks against it."""
-        headers = _headers(scope)
+        headers = head.headers(scope)
         path = unquote(scope["raw_path"].decode("latin-1"), errors="replace")
         routes, parameters = self._router.find(path)
         route = next((one for one in routes if isinstance(one, Talk)), None)
-        address, peer = self._address(scope, headers), _peer(scope)
+        address, peer = self._address(scope, headers), head.peer(scope)
         asked_for = scope["query_string"].decode("latin-1")
         trail = self._parts.audit.begin("GET", path, asked_for, address)
         if refusal := self._guard.refusal("GET", headers):
@@ -194,8 +213,8 @@ class Door(QuartTrio):
             return
 
         async def speak(socket: Socket) -> None:
-            query = Query(asked_for, namespace=_namespace(headers, path))
-            secret = await socket.handshake(query) or _token(headers, path)
+            query = Query(asked_for, namespace=head.namespace(headers, path))
+            secret = await socket.handshake(query) or head.token(headers, path)
             asked = Request(
                 parts=self._parts,
                 method="GET",
@@ -242,9 +261,9 @@ class Door(QuartTrio):
             parameters={},
             query=query,
             body=b"",
-            token=_token(headers, path),
+            token=head.token(headers, path),
             address=address,
-            peer=_peer(request.scope),
+            peer=head.peer(request.scope),
             accept=headers.get("accept", ""),
             caller=STRANGER,
             needs=ANYONE,
@@ -269,10 +288,10 @@ class Door(QuartTrio):
 
     def _elsewhere(self, path: str, request: FrameworkRequest) -> Reply:
         """Answer for a path that nothing serves: show the way where there is one."""
-        cleaned = _cleaned(path)
-        if path == "/" and self._router.find(FRONT)[0]:
+        cleaned = head.cleaned(path)
+        if path == "/" and (self._pages.has(FRONT) or self._router.find(FRONT)[0]):
             cleaned = FRONT
-        elif self._router.is_folder(cleaned):
+        elif self._pages.has(f"{cleaned}/") or self._router.is_folder(cleaned):
             cleaned += "/"
         if cleaned == path:
             return Reply(status=404)
@@ -293,38 +312,11 @@ def _said(reply: Reply) -> str:
     return reply.body.decode(errors="replace") if isinstance(reply.body, bytes) else ""
 
 
-def _headers(scope: HTTPScope | WebsocketScope) -> dict[str, str]:
-    """Return the headers as they came: the framework adds a host where the client names none."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-
-
-def _peer(scope: Scope) -> Peer | None:
-    return cast("Peer | None", scope.get(PEER))
-
-
 def _is_for_another(query: Query, route: Route, region: str) -> bool:
     """Tell whether a request names a region that is not this daemon's, on a route that minds."""
     if isinstance(route, Write) and route.in_any_region:
         return False
     return query.text("region", region) != region
-
-
-def _path(request: FrameworkRequest) -> str:
-    """Return the path with its percent signs resolved, %2F as well: identifiers hold slashes."""
-    raw: bytes = request.scope.get("raw_path", b"") or request.path.encode()
-    return unquote(raw.partition(b"?")[0].decode("latin-1"), encoding="utf-8", errors="replace")
-
-
-def _cleaned(path: str) -> str:
-    """Return a path without doubled slashes and dots."""
-    kept: list[str] = []
-    for segment in path.split("/"):
-        if segment == "..":
-            kept[-1:] = []
-        elif segment not in ("", "."):
-            kept.append(segment)
-    slash = "/" if kept and path.endswith("/") else ""
-    return "/" + "/".join(kept) + slash
 
 
 def _escaped(target: str) -> str:
@@ -351,26 +343,6 @@ def _check_everywhere(query: Query) -> None:
     is_number = sign_free.isascii() and sign_free.isdecimal()
     if per_page and not (is_number and -(2**31) <= whole(per_page) < 2**31):
         raise Malformed("Expect a number for `per_page` query string parameter")
-
-
-def _namespace(headers: Mapping[str, str], path: str) -> str:
-    """Return the namespace that a header names; on the secrets side it means something else."""
-    if SecretsSide.serves(path):
-        return ""
-    return headers.get("x-service-namespace") or headers.get("x-nomad-namespace", "")
-
-
-def _token(headers: Mapping[str, str], path: str) -> str:
-    """Return the secret of the caller's token: of its own header, else of a bearer.
-
-    The secrets side takes the word for a bearer in one case only (golden: auth-headers).
-    """
-    for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
-        if secret := headers.get(name, "").strip():
-            return secret
-    scheme, _, secret = headers.get("authorization", "").partition(" ")
-    is_bearer = scheme == "Bearer" if SecretsSide.serves(path) else scheme.lower() == "bearer"
-    return secret.strip() if is_bearer else ""
 
 
 class _Shielded:
@@ -412,6 +384,7 @@ async def open_web(
     routes: Iterable[Route],
     endpoints: Iterable[Endpoint],
     listeners: Sequence[Listener],
+    pages: Iterable[Page] = (),
 ) -> AsyncIterator[None]:
     """Answer what comes in at the listeners from these tables.
 
@@ -428,7 +401,7 @@ async def open_web(
     settings.websocket_max_message_size = MAX_FRAME
     settings.websocket_ping_interval = PING_EVERY
     closing = trio.Event()
-    app = wrap_app(_Shielded(Door(parts, routes, endpoints, closing)), MAX_BODY, "asgi")
+    app = wrap_app(_Shielded(Door(parts, routes, endpoints, closing, pages)), MAX_BODY, "asgi")
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, settings, listeners, closing)
         try:

@@ -24,6 +24,8 @@ FOR_FEW = (
     "daemon.jobspec.diffs",
     "daemon.jobspec.filters",
     "daemon.jobspec.hcl",
+    "daemon.ui.jobs",
+    "daemon.ui.show",
     "httpx",
     "jwt",
     "re2",

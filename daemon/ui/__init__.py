@@ -1,0 +1,1 @@
+"""The web interface: pages that the daemon makes, for who would rather look than read."""

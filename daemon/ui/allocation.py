@@ -1,0 +1,114 @@
+"""One allocation: what its tasks went through, what they print, and their files."""
+
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import quote
+
+from daemon.ui.show import Found, nanoseconds, page
+from daemon.web.reply import TEXT, Reply, of_error
+from daemon.web.visits import Visit
+from storage.errors import NotFound, StewardError
+
+_TAIL = 64 * 1024  # bytes of a log that a page begins with
+_LOGS = "/v1/client/fs/logs"
+_STREAMS = ("stdout", "stderr")
+
+
+async def _base(visit: Visit, tab: str) -> dict[str, Any]:
+    """Return what all pages of an allocation show."""
+    alloc = await visit.get(f"/v1/allocation/{visit['alloc_id']}")
+    return {
+        "alloc": alloc,
+        "tab": tab,
+        "namespace": alloc["Namespace"],
+        "follow": alloc["ID"],
+        "tasks": alloc.get("TaskStates") or {},
+        "base": f"/ui/allocation/{quote(alloc['ID'], safe='')}",
+    }
+
+
+@page("allocation.html")
+async def overview(visit: Visit) -> Found:
+    """Show what the tasks of an allocation went through, and what they use."""
+    base = await _base(visit, "overview")
+    usage = None
+    if base["alloc"]["ClientStatus"] == "running":
+        try:
+            usage = await visit.get(f"/v1/client/allocation/{base['alloc']['ID']}/stats")
+        except NotFound:  # it has ended meanwhile
+            usage = None
+    lines = {name: _line(state, visit.now) for name, state in base["tasks"].items()}
+    return {**base, "usage": usage, "lines": lines}
+
+
+def _line(state: dict[str, Any], now: int) -> dict[str, Any]:
+    """Return where on a line of time the events of a task stand, in hundredths."""
+    events = state["Events"] or []
+    if not events:
+        return {"events": [], "end": now}
+    first = events[0]["Time"]
+    last = nanoseconds(state["FinishedAt"]) or now
+    length = max(last - first, 1)
+    placed = [
+        {**one, "At": min(max(round(100 * (one["Time"] - first) / length), 0), 100)}
+        for one in events
+    ]
+    return {"events": placed, "begin": first, "end": last}
+
+
+@page("logs.html")
+async def logs(visit: Visit) -> Found:
+    """Show what a task prints, while it prints it."""
+    base = await _base(visit, "logs")
+    task = visit.query.text("task") or next(iter(base["tasks"]), "")
+    kind = visit.query.text("type")
+    return {**base, "task": task, "kind": kind if kind in _STREAMS else "stdout"}
+
+
+async def log(visit: Visit) -> Reply:
+    """Give what a task has printed: its end and what follows, or all of it as a file."""
+    query, alloc_id = visit.query, visit["alloc_id"]
+    task, kind = query.text("task"), query.text("type") or "stdout"
+    asked: dict[str, object] = {"task": task, "type": kind, "plain": True}
+    headers = {}
+    if query.text("download"):
+        name = quote(f"{alloc_id[:8]}.{task}.{kind}.txt", safe="")
+        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
+    else:
+        asked |= {"follow": True, "origin": "end", "offset": _TAIL}
+    try:
+        found = await visit.ask("GET", f"{_LOGS}/{alloc_id}", **asked)
+    except StewardError as error:
+        return of_error(error)
+    return Reply(stream=found.stream, content_type=TEXT, headers=headers)
+
+
+@page("files.html")
+async def files(visit: Visit) -> Found:
+    """Show a directory of an allocation."""
+    base = await _base(visit, "files")
+    path = PurePosixPath("/", visit.query.text("path"))
+    found = await visit.get(f"/v1/client/fs/ls/{visit['alloc_id']}", path=str(path))
+    entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))
+    parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
+    return {**base, "path": str(path), "parents": parents, "entries": entries}
+
+
+async def file(visit: Visit) -> Reply:
+    """Give a file of an allocation. It is never shown as a page: a task has written it."""
+    path = PurePosixPath("/", visit.query.text("path"))
+    try:
+        found = await visit.ask("GET", f"/v1/client/fs/cat/{visit['alloc_id']}", path=str(path))
+    except StewardError as error:
+        return of_error(error)
+    name = quote(path.name, safe="")
+    headers = {
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Security-Policy": "default-src 'none'; sandbox",
+    }
+    return Reply(
+        body=found.body,
+        stream=found.stream,
+        content_type="application/octet-stream",
+        headers=headers,
+    )

@@ -1,0 +1,83 @@
+"""What is not one job: nodes, services, evaluations, events."""
+
+from typing import Any
+
+from daemon.ui.show import Found, page
+from daemon.web.visits import Visit
+
+PAGE = 50  # lines on one page of a list
+
+
+@page("nodes.html")
+async def nodes(visit: Visit) -> Found:
+    """List the nodes."""
+    return {"nodes": await visit.get("/v1/nodes", resources=True), "follow": "*"}
+
+
+@page("node.html")
+async def node(visit: Visit) -> Found:
+    """Show a node: its drivers, what it has and gives away, and what runs there."""
+    path = f"/v1/node/{visit['node_id']}"
+    found = await visit.get(path)
+    placed = await visit.get(f"{path}/allocations")
+    live = [one for one in placed if one["ClientStatus"] in ("running", "pending")]
+    return {
+        "node": found,
+        "placed": live,
+        "taken": _taken(live),
+        "usage": await visit.get("/v1/client/stats"),
+        "follow": "*",
+    }
+
+
+def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
+    """Return what allocations have been promised: CPU in MHz, memory in MiB."""
+    tasks = [task for one in placed for task in one["AllocatedResources"]["Tasks"].values()]
+    return {
+        "cpu": sum(task["Cpu"]["CpuShares"] for task in tasks),
+        "memory": sum(task["Memory"]["MemoryMB"] for task in tasks),
+    }
+
+
+@page("services.html")
+async def services(visit: Visit) -> Found:
+    """List the services with their instances."""
+    namespace = visit.query.text("namespace") or "*"
+    found = []
+    for group in await visit.get("/v1/services", namespace=namespace):
+        for one in group["Services"]:
+            name, within = one["ServiceName"], group["Namespace"]
+            instances = await visit.get(f"/v1/service/{name}", namespace=within)
+            found.append({**one, "Namespace": within, "Instances": instances})
+    return {"services": found, "follow": "*"}
+
+
+@page("evaluations.html")
+async def evaluations(visit: Visit) -> Found:
+    """List what the scheduler decided, newest first."""
+    query = visit.query
+    found = await visit.ask(
+        "GET",
+        "/v1/evaluations",
+        namespace=query.text("namespace") or "*",
+        status=query.text("status"),
+        next_token=query.text("next_token"),
+        per_page=PAGE,
+        reverse=True,
+    )
+    return {"evaluations": visit.said(found), "next_token": found.next_token, "follow": "*"}
+
+
+@page("evaluation.html")
+async def evaluation(visit: Visit) -> Found:
+    """Show a decision of the scheduler: why it was made, and what came of it."""
+    path = f"/v1/evaluation/{visit['eval_id']}"
+    found = await visit.get(path)
+    placed = await visit.get(f"{path}/allocations")
+    return {"evaluation": found, "placed": placed, "follow": found["ID"]}
+
+
+@page("events.html")
+async def events(visit: Visit) -> Found:
+    """Show what changes, while it changes; the page's script asks for the events."""
+    return {"follow": ""}

@@ -1,0 +1,110 @@
+"""One job: what it is, how it got there, and what becomes of it."""
+
+from typing import Any
+from urllib.parse import quote
+
+from daemon.ui.show import Found, page
+from daemon.web.visits import Visit
+from storage.errors import NotFound
+
+_NEWEST = 20  # allocations, evaluations and slots that a page shows at first
+
+
+def at(visit: Visit, rest: str = "") -> str:
+    """Return the path of the visit's job in the API."""
+    return f"/v1/job/{visit['job_id']}{rest}"
+
+
+async def _base(visit: Visit, tab: str) -> dict[str, object]:
+    """Return what all pages of a job show."""
+    namespace = visit.query.text("namespace") or "default"
+    job = await visit.get(at(visit), namespace=namespace)
+    return {
+        "job": job,
+        "namespace": namespace,
+        "tab": tab,
+        "follow": job["ID"],
+        "base": f"/ui/job/{quote(job['ID'], safe='')}",
+    }
+
+
+@page("job.html")
+async def overview(visit: Visit) -> Found:
+    """Show what a job wants and has: its groups, allocations, newest deployment and services."""
+    base = await _base(visit, "overview")
+    asked = {"namespace": base["namespace"]}
+    summary = await visit.get(at(visit, "/summary"), **asked)
+    scale = await visit.get(at(visit, "/scale"), **asked)
+    allocations = await visit.get(at(visit, "/allocations"), **asked)
+    job: Any = base["job"]
+    return {
+        **base,
+        "summary": summary,
+        "scale": scale["TaskGroups"] or {},
+        "allocations": allocations,
+        "deployment": await visit.get(at(visit, "/deployment"), **asked),
+        "evaluations": (await visit.get(at(visit, "/evaluations"), **asked))[:1],
+        "services": await visit.get(at(visit, "/services"), **asked),
+        "parent": job["ParentID"],
+    }
+
+
+@page("definition.html")
+async def definition(visit: Visit) -> Found:
+    """Show a job as it was submitted, and as it is understood."""
+    base = await _base(visit, "definition")
+    job: Any = base["job"]
+    try:
+        submission = await visit.get(
+            at(visit, "/submission"), namespace=base["namespace"], version=job["Version"]
+        )
+    except NotFound:
+        submission = None
+    return {**base, "submission": submission}
+
+
+@page("versions.html")
+async def versions(visit: Visit) -> Found:
+    """Show all versions, and what each one changed."""
+    base = await _base(visit, "versions")
+    found = await visit.get(at(visit, "/versions"), namespace=base["namespace"], diffs=True)
+    diffs = found["Diffs"] or []
+    rows = [
+        (job, diffs[number] if number < len(diffs) else None)
+        for number, job in enumerate(found["Versions"])
+    ]
+    return {**base, "versions": rows}
+
+
+@page("deployments.html")
+async def deployments(visit: Visit) -> Found:
+    """Show the roll-outs of a job."""
+    base = await _base(visit, "deployments")
+    found = await visit.get(at(visit, "/deployments"), namespace=base["namespace"])
+    return {**base, "deployments": found}
+
+
+@page("job_evaluations.html")
+async def evaluations(visit: Visit) -> Found:
+    """Show what the scheduler decided about a job."""
+    base = await _base(visit, "evaluations")
+    found = await visit.get(at(visit, "/evaluations"), namespace=base["namespace"])
+    return {**base, "evaluations": found}
+
+
+@page("launches.html")
+async def launches(visit: Visit) -> Found:
+    """Show the children of a job: those of its clock, and those that were dispatched."""
+    base = await _base(visit, "launches")
+    job: Any = base["job"]
+    children = await visit.get(
+        "/v1/jobs/statuses",
+        namespace=base["namespace"],
+        prefix=f"{job['ID']}/",
+        include_children=True,
+        per_page=_NEWEST,
+    )
+    slots = []
+    if job["Periodic"]:
+        slots = await visit.get(at(visit, "/periodic/slots"), namespace=base["namespace"])
+    return {**base, "children": children, "slots": slots[:_NEWEST]}

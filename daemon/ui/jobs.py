@@ -1,0 +1,80 @@
+"""The overview, and the list of jobs."""
+
+from collections import Counter
+from typing import Any
+
+from daemon.ui import words
+from daemon.ui.show import Found, page
+from daemon.web.visits import Visit
+from storage.errors import Denied
+
+PAGE = 50  # jobs on one page of the list
+_LOOKED_AT = 500  # newest jobs that the overview counts
+_LONGEST = 100  # characters that are searched for
+_SHOWN = 8  # lines of each part of the overview
+_TYPES = ("service", "batch", "system", "sysbatch")
+_STATUSES = ("running", "pending", "dead")
+_TROUBLE = frozenset({"failed", "degraded", "waiting", "starting"})
+
+
+@page("overview.html")
+async def overview(visit: Visit) -> Found:
+    """Show what runs, what fails, what waits and why, and what was done last."""
+    namespace = visit.query.text("namespace") or "*"
+    lines = await visit.get("/v1/jobs/statuses", namespace=namespace, per_page=_LOOKED_AT)
+    states = Counter(words.job_state(line) for line in lines)
+    blocked = await _or_nothing(
+        visit, "/v1/evaluations", namespace=namespace, status="blocked", per_page=_SHOWN
+    )
+    return {
+        "states": states.most_common(),
+        "troubled": [one for one in lines if words.job_state(one) in _TROUBLE][:_SHOWN],
+        "newest": lines[:_SHOWN],
+        "more": len(lines) == _LOOKED_AT,
+        "blocked": blocked or [],
+        "nodes": await _or_nothing(visit, "/v1/nodes", resources=True) or [],
+        "machine": await _or_nothing(visit, "/v1/client/stats"),
+        "follow": "*",
+    }
+
+
+async def _or_nothing(visit: Visit, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
+    """Return what stands there, or None where the visitor may not look: the rest is shown."""
+    try:
+        return await visit.get(path, **query)
+    except Denied:
+        return None
+
+
+@page("jobs.html")
+async def index(visit: Visit) -> Found:
+    """List jobs, newest change first: those that a search and choices leave."""
+    query = visit.query
+    asked = {
+        "namespace": query.text("namespace") or "*",
+        "filter": chosen(query.text("search"), query.text("type"), query.text("status")),
+        "next_token": query.text("next_token"),
+        "include_children": bool(query.text("search")),
+    }
+    found = await visit.ask("GET", "/v1/jobs/statuses", per_page=PAGE, **asked)
+    return {
+        "lines": visit.said(found),
+        "next_token": found.next_token,
+        "types": _TYPES,
+        "statuses": _STATUSES,
+        "follow": "*",
+    }
+
+
+def chosen(search: str, kind: str, status: str) -> str:
+    """Return the filter for jobs whose name holds a text, of a type and a status."""
+    conditions = []
+    if wanted := search.strip()[:_LONGEST]:
+        # Each character by its number: none means anything in the pattern or in the filter.
+        pattern = "".join(f"\\\\x{{{ord(one):x}}}" for one in wanted)
+        conditions.append(f'ID matches "(?i){pattern}"')
+    if kind in _TYPES:
+        conditions.append(f'Type == "{kind}"')
+    if status in _STATUSES:
+        conditions.append(f'Status == "{status}"')
+    return " and ".join(conditions)

@@ -1,0 +1,64 @@
+"""The web interface on one screen: every page, and everything that a form may do.
+
+Rights do not stand here: each page asks the API in the name of its visitor, and the table of the
+API says what that takes.
+"""
+
+from typing import TYPE_CHECKING
+
+from daemon.web.late import LateModule
+from daemon.web.visits import Page
+
+if TYPE_CHECKING:
+    from daemon.ui import acts, allocation, cluster, job, jobs, live, planning, show, sign
+else:  # Jinja and all pages are imported when somebody looks
+    acts = LateModule("daemon.ui.acts")
+    allocation = LateModule("daemon.ui.allocation")
+    cluster = LateModule("daemon.ui.cluster")
+    job = LateModule("daemon.ui.job")
+    jobs = LateModule("daemon.ui.jobs")
+    live = LateModule("daemon.ui.live")
+    planning = LateModule("daemon.ui.planning")
+    show = LateModule("daemon.ui.show")
+    sign = LateModule("daemon.ui.sign")
+
+PAGES: tuple[Page, ...] = (
+    Page("/ui/", jobs.overview),
+    Page("/ui/static/{name}", show.static, is_file=True),
+    Page("/ui/events", live.events),
+    Page("/ui/sign-in", sign.form),
+    Page("/ui/sign-in", sign.sign_in, "POST"),
+    Page("/ui/sign-out", sign.sign_out, "POST"),
+    Page("/ui/jobs", jobs.index),
+    Page("/ui/run", planning.form),
+    Page("/ui/plan", planning.plan, "POST"),
+    Page("/ui/run", planning.run, "POST"),
+    Page("/ui/job/{job_id}", job.overview),
+    Page("/ui/job/{job_id}/definition", job.definition),
+    Page("/ui/job/{job_id}/versions", job.versions),
+    Page("/ui/job/{job_id}/deployments", job.deployments),
+    Page("/ui/job/{job_id}/evaluations", job.evaluations),
+    Page("/ui/job/{job_id}/launches", job.launches),
+    Page("/ui/job/{job_id}/stop", acts.stop, "POST"),
+    Page("/ui/job/{job_id}/start", acts.start, "POST"),
+    Page("/ui/job/{job_id}/evaluate", acts.evaluate, "POST"),
+    Page("/ui/job/{job_id}/scale", acts.scale, "POST"),
+    Page("/ui/job/{job_id}/revert", acts.revert, "POST"),
+    Page("/ui/job/{job_id}/dispatch", acts.dispatch, "POST"),
+    Page("/ui/job/{job_id}/force", acts.force, "POST"),
+    Page("/ui/deployment/{deployment_id}/{act}", acts.steer, "POST"),
+    Page("/ui/allocation/{alloc_id}", allocation.overview),
+    Page("/ui/allocation/{alloc_id}/logs", allocation.logs),
+    Page("/ui/allocation/{alloc_id}/log", allocation.log),
+    Page("/ui/allocation/{alloc_id}/files", allocation.files),
+    Page("/ui/allocation/{alloc_id}/file", allocation.file),
+    Page("/ui/allocation/{alloc_id}/restart", acts.restart, "POST"),
+    Page("/ui/allocation/{alloc_id}/stop", acts.stop_allocation, "POST"),
+    Page("/ui/nodes", cluster.nodes),
+    Page("/ui/node/{node_id}", cluster.node),
+    Page("/ui/node/{node_id}/eligibility", acts.eligibility, "POST"),
+    Page("/ui/services", cluster.services),
+    Page("/ui/evaluations", cluster.evaluations),
+    Page("/ui/evaluation/{eval_id}", cluster.evaluation),
+    Page("/ui/log", cluster.events),
+)

@@ -1,0 +1,239 @@
+// What pages do beyond being read: they stay current, copy commands, and follow logs.
+// Every page works without it, but for the log and the list of events.
+"use strict";
+
+const GATHER = 300; // milliseconds: changes that come together are shown together
+const body = document.body;
+const followed = body.dataset.follow;
+let index = Number(body.dataset.index);
+
+// ---- staying current -----------------------------------------------------------------------
+
+let waiting = null;
+let stale = false;
+
+function concerns(told) {
+  if (followed === "*") return true;
+  return told.Events.some((one) => one.Key === followed || (one.FilterKeys || []).includes(followed));
+}
+
+function isBusy(region) {
+  return region.contains(document.activeElement) || region.querySelector("details[open]") !== null;
+}
+
+async function refresh() {
+  waiting = null;
+  if (document.hidden) {
+    stale = true;
+    return;
+  }
+  stale = false;
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (answer.redirected) location.assign(answer.url); // the session is over
+  if (!answer.ok) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  index = Math.max(index, Number(fresh.body.dataset.index));
+  for (const region of fresh.querySelectorAll("[data-live]")) {
+    const shown = document.getElementById(region.id);
+    if (shown && !isBusy(shown) && shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
+  }
+  localize(document);
+}
+
+function refreshSoon() {
+  if (waiting === null) waiting = setTimeout(() => refresh().catch(() => {}), GATHER);
+}
+
+function showLink(isOpen) {
+  const mark = document.getElementById("live");
+  mark.textContent = isOpen ? "live" : "not connected";
+  mark.classList.toggle("is-open", isOpen);
+}
+
+function hear(told) {
+  if (told.open !== undefined) {
+    showLink(told.open);
+    if (told.open && (told.index === null || told.index > index)) refreshSoon();
+  } else if (told.Index > index && concerns(told)) {
+    refreshSoon();
+  }
+}
+
+function follow() {
+  if (!followed) return;
+  if (window.SharedWorker) {
+    const worker = new SharedWorker(body.dataset.liveScript);
+    worker.port.addEventListener("message", (event) => hear(event.data));
+    worker.port.start();
+    addEventListener("pagehide", () => worker.port.postMessage("gone"));
+    return;
+  }
+  const source = new EventSource("/ui/events");
+  source.addEventListener("begin", (event) => hear({ open: true, index: Number(event.data) }));
+  source.addEventListener("message", (event) => hear(JSON.parse(event.data)));
+  source.addEventListener("error", () => showLink(false));
+}
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && stale) refreshSoon();
+});
+addEventListener("pageshow", (event) => {
+  if (event.persisted) location.reload();
+});
+
+// ---- small things --------------------------------------------------------------------------
+
+function localize(within) {
+  for (const time of within.querySelectorAll("time[datetime]")) {
+    time.title = new Date(time.dateTime).toLocaleString();
+  }
+}
+
+document.addEventListener("click", async (event) => {
+  const copy = event.target.closest("[data-copy]");
+  if (!copy || !navigator.clipboard) return;
+  await navigator.clipboard.writeText(copy.dataset.copy);
+  copy.textContent = "copied";
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") {
+    for (const open of document.querySelectorAll("details.act[open]")) open.open = false;
+  } else if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) {
+    event.preventDefault();
+    document.querySelector(".find input").focus();
+  }
+});
+
+// The secret of a link stands behind its #, which browsers send to nobody.
+function signInByLink() {
+  const form = document.getElementById("sign-in");
+  const secret = new URLSearchParams(location.hash.slice(1)).get("one-time");
+  if (!form || !secret) return;
+  history.replaceState(null, "", location.pathname + location.search);
+  form.elements.one_time.value = secret;
+  form.querySelector(".by-token").hidden = true;
+  form.querySelector(".by-link").hidden = false;
+}
+
+function openFile() {
+  const chosen = document.getElementById("open-file");
+  if (!chosen) return;
+  chosen.parentElement.hidden = false;
+  chosen.addEventListener("change", async () => {
+    if (chosen.files[0]) document.querySelector("textarea[name=source]").value = await chosen.files[0].text();
+  });
+}
+
+// ---- logs ----------------------------------------------------------------------------------
+
+const MOST_LINES = 5000; // of a log; older ones are in the download
+
+class Log {
+  constructor(place) {
+    this.place = place;
+    this.filter = document.getElementById("log-filter");
+    this.pause = document.getElementById("log-pause");
+    this.state = document.getElementById("log-state");
+    this.rest = "";
+    this.lines = [];
+    this.isPaused = false;
+    this.filter.addEventListener("input", () => this.show(true));
+    this.pause.addEventListener("click", () => {
+      this.isPaused = !this.isPaused;
+      this.pause.setAttribute("aria-pressed", String(this.isPaused));
+      this.pause.textContent = this.isPaused ? "Go on" : "Pause";
+      if (!this.isPaused) this.show(true);
+    });
+  }
+
+  async read() {
+    const answer = await fetch(this.place.dataset.source);
+    if (!answer.ok) {
+      this.state.textContent = await answer.text();
+      return;
+    }
+    this.state.textContent = "following";
+    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { done, value } = await reader.read();
+      if (done) break;
+      this.add(value);
+    }
+    this.state.textContent = "It has ended.";
+  }
+
+  add(text) {
+    const pieces = (this.rest + text).split("\n");
+    this.rest = pieces.pop();
+    const before = this.lines.length;
+    this.lines.push(...pieces);
+    this.fresh = (this.fresh || []).concat(pieces);
+    if (this.lines.length > MOST_LINES) this.lines.splice(0, this.lines.length - MOST_LINES);
+    if (!this.isPaused && !this.due) {
+      this.due = requestAnimationFrame(() => {
+        this.due = null;
+        this.show(before + pieces.length > MOST_LINES);
+      });
+    }
+  }
+
+  show(whole) {
+    const wanted = this.filter.value.toLowerCase();
+    const has = (line) => line.toLowerCase().includes(wanted);
+    const place = this.place;
+    const atEnd = place.scrollTop + place.clientHeight >= place.scrollHeight - 8;
+    const lines = (whole ? this.lines : this.fresh || []).filter(has);
+    if (whole) place.textContent = "";
+    if (lines.length) place.append(lines.join("\n") + "\n");
+    this.fresh = [];
+    if (atEnd || whole) place.scrollTop = place.scrollHeight;
+  }
+}
+
+// ---- the list of events --------------------------------------------------------------------
+
+const MOST_EVENTS = 500;
+const PAGES = { Job: "/ui/job/", Allocation: "/ui/allocation/", Evaluation: "/ui/evaluation/", Node: "/ui/node/" };
+
+function cell(row, content) {
+  row.insertCell().append(content);
+}
+
+function listEvents(table) {
+  const source = new EventSource(table.dataset.source);
+  const rows = table.tBodies[0];
+  source.addEventListener("begin", () => {
+    rows.replaceChildren();
+    showLink(true);
+  });
+  source.addEventListener("error", () => showLink(false));
+  source.addEventListener("message", (event) => {
+    const told = JSON.parse(event.data);
+    for (const one of told.Events) {
+      const row = rows.insertRow(0);
+      cell(row, String(told.Index));
+      cell(row, one.Topic);
+      cell(row, one.Type);
+      cell(row, one.Namespace);
+      let what = one.Key;
+      if (PAGES[one.Topic]) {
+        what = document.createElement("a");
+        const within = one.Topic === "Job" ? `?namespace=${encodeURIComponent(one.Namespace)}` : "";
+        what.href = PAGES[one.Topic] + encodeURIComponent(one.Key) + within;
+        what.textContent = one.Key;
+      }
+      cell(row, what);
+    }
+    while (rows.rows.length > MOST_EVENTS) rows.deleteRow(-1);
+  });
+}
+
+localize(document);
+signInByLink();
+openFile();
+follow();
+const log = document.getElementById("log");
+if (log) new Log(log).read().catch(() => { document.getElementById("log-state").textContent = "The connection was lost: load the page again."; });
+const events = document.getElementById("events");
+if (events) listEvents(events);

@@ -1,0 +1,256 @@
+"""Visits: requests of people's browsers, and how a page gets what it shows.
+
+A page asks the API of this very daemon, in the name of the visitor: the same table of routes, the
+same rights, the same handlers, the same audit. It has no other way to the store, so nothing can be
+seen or done here that the visitor's token does not allow elsewhere.
+
+Who signs in gets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` alone). What changes something
+must come from a page of ours: `Origin` or `Sec-Fetch-Site` says so, and the form carries the
+session's proof.
+"""
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from daemon.acl.audit import Trail
+from daemon.parts import Parts
+from daemon.web.parameters import Query
+from daemon.web.reply import JSON, Reply, text
+from daemon.web.request import Request
+from daemon.web.router import Router
+from daemon.web.sessions import IDLE, Session, Sessions
+from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
+from storage.records.base import SECOND
+from storage.records.codec import encode
+
+PLACE = "/ui/"
+PROOF = "proof"  # the field of a form that carries it
+COOKIE = "steward_session"
+_MOST_FIELDS = 200  # of a form
+
+# No script but ours, nothing from elsewhere, nobody's frame.
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
+
+Ask = Callable[[Request, Trail], Awaitable[Reply]]
+
+
+class Visit:
+    """One request of a browser, and what its page may ask."""
+
+    def __init__(
+        self, request: Request, session: Session | None, ask: Ask, sessions: Sessions, trail: Trail
+    ) -> None:
+        self.request, self.session = request, session
+        self.has_ended = False  # the session: its token is no more
+        self._ask, self._sessions, self._trail = ask, sessions, trail
+        self._form: dict[str, str] | None = None
+        self._cookie: str | None = None  # the session that the browser is told; empty: none
+
+    @property
+    def query(self) -> Query:
+        """Return what stands behind the question mark."""
+        return self.request.query
+
+    @property
+    def asks_for_tokens(self) -> bool:
+        """Tell whether one has to sign in here at all."""
+        return self.request.parts.tokens.asks
+
+    @property
+    def now(self) -> int:
+        """Return the time, in nanoseconds."""
+        return self.request.parts.clock.now()
+
+    @property
+    def proof(self) -> str:
+        """Return what the forms of this visitor carry."""
+        return self.session.proof if self.session else ""
+
+    @property
+    def form(self) -> Mapping[str, str]:
+        """Return the fields of the form that was sent. Raises `Malformed`."""
+        if self._form is None:
+            try:
+                fields = parse_qsl(
+                    self.request.body.decode(),
+                    keep_blank_values=True,
+                    strict_parsing=bool(self.request.body),
+                    max_num_fields=_MOST_FIELDS,
+                )
+            except (UnicodeDecodeError, ValueError):
+                raise Malformed("the body of the request is no form that was filled in") from None
+            self._form = dict(fields)
+        return self._form
+
+    def __getitem__(self, name: str) -> str:
+        """Return what stands in the place of `{name}` in the page's path."""
+        return self.request.parameters[name]
+
+    # ---- asking the API
+
+    async def ask(self, method: str, path: str, body: object = None, /, **query: object) -> Reply:
+        """Return what the API answers this visitor. Raises what its handlers raise, and `Denied`."""
+        words = urlencode({name: _word(value) for name, value in query.items() if value != ""})
+        asked = msgspec.structs.replace(
+            self.request,
+            method=method,
+            path=path,
+            query=Query(words),
+            parameters={},
+            body=b"" if body is None else encode(body),
+        )
+        return await self._ask(asked, self._trail)
+
+    async def get(self, path: str, /, **query: object) -> Any:  # noqa: ANN401  # JSON
+        """Return the document that stands at a path of the API."""
+        return self.said(await self.ask("GET", path, **query))
+
+    async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
+        """Have the API do something; return what it answers."""
+        return self.said(await self.ask("POST", path, body, **query))
+
+    @staticmethod
+    def said(reply: Reply) -> Any:  # noqa: ANN401  # JSON
+        """Return what an answer of the API says: a JSON document as such, else its text.
+
+        Raises what a refusal that came as an answer means.
+        """
+        if reply.body is None:
+            return None
+        body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
+        if reply.status >= 400:
+            raise _MEANING.get(reply.status, Malformed)(body.decode())
+        return msgspec.json.decode(body) if reply.content_type == JSON else body.decode()
+
+    # ---- signing in
+
+    async def sign_in(self, secret: str) -> None:
+        """Begin a session for who shows the secret of a token. Raises `UnknownToken`, `Malformed`."""
+        parts = self.request.parts
+        caller = await parts.tokens.authenticate(secret, self.request.address)
+        if not secret or caller.token.uses_left is not None:
+            raise Malformed("signing in needs a token that may be used any number of times")
+        self._trail.known(caller.token.accessor)
+        self.sign_out()
+        self.session = self._sessions.begin(secret, self.now)
+        self._cookie = self.session.name
+
+    def sign_out(self) -> None:
+        """End the session, if there is one."""
+        if self.session is not None:
+            self._sessions.end(self.session.name)
+        self.session, self._cookie = None, ""
+
+    def dressed(self, reply: Reply, *, is_secure: bool) -> Reply:
+        """Return an answer with the headers that all have here, and the cookie that has changed."""
+        headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
+        if self._cookie is not None:
+            life = IDLE // SECOND if self._cookie else 0
+            headers["Set-Cookie"] = (
+                f"{COOKIE}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict; Max-Age={life}"
+                + ("; Secure" if is_secure else "")
+            )
+        return msgspec.structs.replace(reply, headers=headers)
+
+
+PageHandler = Callable[[Visit], Awaitable[Reply]]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of the web interface. `is_file`: the same for everybody, so nobody is asked for."""
+
+    path: str
+    handler: PageHandler
+    method: str = "GET"
+    is_file: bool = False
+
+
+class Pages:
+    """All pages of the web interface, and who visits them. Made of the table of pages."""
+
+    def __init__(self, parts: Parts, pages: Iterable[Page], ask: Ask) -> None:
+        self._parts, self._ask = parts, ask
+        self._router: Router[Page] = Router(pages)
+        self._sessions = Sessions(lambda: secrets.token_urlsafe(32))
+
+    def has(self, path: str) -> bool:
+        """Tell whether there is a page at a path."""
+        return bool(self._router.find(path)[0])
+
+    async def answer(
+        self, asked: Request, headers: Mapping[str, str], trail: Trail, *, is_secure: bool
+    ) -> Reply:
+        """Answer a request for a page that there is."""
+        found, parameters = self._router.find(asked.path)
+        page = next((one for one in found if one.method == asked.method), None)
+        if page is None:
+            return text("Invalid method", 405)
+        asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
+        session = self._session(headers)
+        visit = Visit(asked, session, self._ask, self._sessions, trail)
+        if not page.is_file:
+            self._recognize(visit, trail)
+        if asked.method != "GET" and (reason := _refusal(visit, headers)):
+            return visit.dressed(text(reason, 403), is_secure=is_secure)
+        return visit.dressed(await page.handler(visit), is_secure=is_secure)
+
+    def _session(self, headers: Mapping[str, str]) -> Session | None:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return None
+        return self._sessions.find(cookie.value, self._parts.clock.now()) if cookie else None
+
+    def _recognize(self, visit: Visit, trail: Trail) -> None:
+        """Find out whose session it is; one whose token has ended is none any more."""
+        secret = visit.session.token if visit.session else ""
+        trail.ask(visit.request.namespace, "")
+        try:
+            # No guess of a secret, so it is not counted: that of a session was right once.
+            caller = self._parts.tokens.resolve(secret, visit.request.address)
+        except UnknownToken:
+            visit.sign_out()
+            visit.has_ended, secret = True, ""
+            caller = self._parts.tokens.resolve("")
+        trail.known(caller.token.accessor)
+        visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
+
+
+def _word(value: object) -> str:
+    """Return a value as a query has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _refusal(visit: Visit, headers: Mapping[str, str]) -> str:
+    """Return why a form is not taken: it must come from a page of ours, and of this session.
+
+    The guard has compared `Origin` with our name already, and has looked at `Sec-Fetch-Site`;
+    here one of them must be there.
+    """
+    if not (headers.get("origin") or headers.get("sec-fetch-site")):
+        return "forms are taken from browsers: this request has neither Origin nor Sec-Fetch-Site"
+    kind = headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/x-www-form-urlencoded":
+        return "a form must be sent as application/x-www-form-urlencoded"
+    if not hmac.compare_digest(visit.form.get(PROOF, "").encode(), visit.proof.encode()):
+        return "this page is of another session: load it again"
+    return ""

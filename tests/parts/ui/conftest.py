@@ -1,0 +1,160 @@
+"""A daemon's web interface over a store that tests fill, and browsers without scripts."""
+
+import re
+import socket
+from collections.abc import AsyncIterator
+from html import unescape
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+import trio
+
+from daemon.acl.keyring import Keyring
+from daemon.acl.tokens import Tokens
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.routes import ROUTES
+from daemon.config import Config
+from daemon.ui.routes import PAGES
+from daemon.web.connections import Listener
+from daemon.web.listeners import listen
+from daemon.web.server import open_web
+from storage.errors import NotFound
+from storage.queries import policies
+from storage.records.acl import Policy, Token
+from storage.records.usage import AllocationUsage, DiskUsage, MachineMemory, MachineUsage
+from storage.store import Store
+from tests.parts.api.asking import parts_of
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, job
+from tests.unit.scheduler.world import node
+
+NODE = "5f1c2a34-0000-4000-8000-000000000000"
+READER = 'namespace "default" { policy = "read" } node { policy = "read" }'
+PROOF = re.compile(r'name="proof" value="([^"]*)"')
+
+
+class Runner:
+    """What pages ask of the runner."""
+
+    node_id = "node"
+
+    def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
+        """Do nothing."""
+
+    async def usage(self, alloc_id: str) -> AllocationUsage:
+        raise NotFound("it has ended")
+
+    def machine_usage(self) -> MachineUsage:
+        return machine()
+
+
+def machine() -> MachineUsage:
+    disk = DiskUsage(
+        device="",
+        mountpoint="/",
+        size=2**30,
+        used=2**29,
+        available=2**29,
+        used_percent=50,
+        inodes_used_percent=1,
+    )
+    return MachineUsage(
+        memory=MachineMemory(total=2**30, available=2**29, used=2**29, free=2**29),
+        cpu=[],
+        cpu_ticks_consumed=0,
+        disk_stats=[],
+        alloc_dir_stats=disk,
+        uptime=1,
+        timestamp=NOW,
+    )
+
+
+class Browser:
+    """Somebody's browser: it keeps cookies, and sends forms as browsers do."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.http = httpx.AsyncClient(base_url=address, timeout=60, trust_env=False)
+
+    async def get(self, path: str) -> httpx.Response:
+        return await self.http.get(path)
+
+    async def proof(self) -> str:
+        found = PROOF.search((await self.get("/ui/run")).text)
+        return unescape(found[1]) if found else ""
+
+    async def send(
+        self, path: str, headers: dict[str, str] | None = None, **fields: str
+    ) -> httpx.Response:
+        """Send a form as one of our pages does; `headers` replace what a browser says."""
+        given = {"proof": await self.proof(), **fields}
+        said = {"Origin": self.address} if headers is None else headers
+        return await self.http.post(path, data=given, headers=said)
+
+    async def sign_in(self, secret: str, target: str = "") -> httpx.Response:
+        return await self.send("/ui/sign-in", token=secret, next=target)
+
+
+class Site:
+    """The web interface, and what stands behind it."""
+
+    def __init__(self, cluster: Cluster, address: str, *, asks: bool, config: Config) -> None:
+        self.cluster, self.address = cluster, address
+        parts = parts_of(cluster.store, config, asks=asks)
+        tokens = Tokens(cluster.store, cluster.clock, Keyring(bytes(32)), asks=asks)
+        self.parts = msgspec.structs.replace(
+            parts, tasks=Runner(), clock=cluster.clock, tokens=tokens
+        )
+        self.browsers: list[Browser] = []
+
+    def browser(self) -> Browser:
+        self.browsers.append(Browser(self.address))
+        return self.browsers[-1]
+
+    async def token(self, rules: str = "", **fields: object) -> str:
+        """Return the secret of a new token: of one that may do everything, without rules."""
+        names: tuple[str, ...] = ("root",)
+        if rules:
+            names = ("theirs",)
+            policy = Policy(name="theirs", rules=rules)
+            await self.cluster.store.write(lambda tx: policies.put(tx, policy))
+        token = Token(accessor="", policies=names, created_at=NOW, **fields)  # type: ignore[arg-type]
+        return (await self.parts.tokens.issue(token)).secret
+
+    async def run(self, job_id: str = "web", **fields: object) -> None:
+        """Have a job run as the scheduler places it."""
+        await self.cluster.register(job(job_id, **fields))
+        await self.cluster.work()
+        await self.cluster.run_all()
+
+
+async def _site(store: Store, tmp_path: Path, *, asks: bool) -> AsyncIterator[Site]:
+    cluster = Cluster(store)
+    await cluster.join(msgspec.structs.replace(node(), id=NODE))
+    with listen("127.0.0.1", 0) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        site = Site(cluster, address, asks=asks, config=Config(data_dir=tmp_path))
+        async with open_web(site.parts, ROUTES, ENDPOINTS, [_plain(listener)], PAGES):
+            yield site
+            for one in site.browsers:
+                await one.http.aclose()
+
+
+def _plain(listener: socket.socket) -> Listener:
+    return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
+
+
+@pytest.fixture
+async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
+    """Run one that asks for tokens."""
+    async for one in _site(store, tmp_path, asks=True):
+        yield one
+
+
+@pytest.fixture
+async def open_site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
+    """Run one where everybody may do everything."""
+    async for one in _site(store, tmp_path, asks=False):
+        yield one

@@ -1,0 +1,191 @@
+"""Every page, on what a store holds; and nothing in a page but what its template says."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import trio
+
+from daemon.ui.routes import PAGES
+from storage.records.task import Resources, Service
+from tests.parts.ui.conftest import Site
+from tests.samples import group, job, task
+
+EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def strange(text: str) -> list[tuple[str, dict[str, str | None]]]:
+    """Return the elements that run or style something within the page."""
+    return [
+        (tag, attributes)
+        for tag, attributes in Elements(text).found
+        if (tag == "script" and "src" not in attributes)
+        or tag in ("style", "iframe", "object", "img")
+        or any(name == "style" or name.startswith("on") for name in attributes)
+        or "javascript:" in str(attributes.get("href"))
+    ]
+
+
+async def filled(site: Site, job_id: str = "web") -> dict[str, str]:
+    """Fill the store; return what stands in the braces of paths."""
+    await site.run(job_id)
+    (allocation,) = site.cluster.allocations(job_id)
+    return {
+        "job_id": job_id,
+        "alloc_id": allocation.id,
+        "eval_id": allocation.eval_id,
+        "node_id": allocation.node_id,
+        "name": "style.css",
+    }
+
+
+# Streams and files of tasks are no pages.
+NO_PAGE = {"/ui/events", "/ui/allocation/{alloc_id}/log", "/ui/allocation/{alloc_id}/file"}
+SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]
+
+
+@pytest.mark.parametrize("path", SHOWN)
+async def test_every_page_is_shown(open_site: Site, path: str) -> None:
+    found = await filled(open_site)
+    answer = await open_site.browser().get(path.format_map(found))
+    # No runner has made the directory of the allocation.
+    assert answer.status_code == (404 if path.endswith("/files") else 200), answer.text
+
+
+@pytest.mark.parametrize("path", SHOWN)
+async def test_no_page_has_a_script_or_a_style_within(open_site: Site, path: str) -> None:
+    found = await filled(open_site)
+    answer = await open_site.browser().get(path.format_map(found))
+    assert strange(answer.text) == []
+
+
+async def test_names_that_jobs_choose_are_only_text(open_site: Site) -> None:
+    evil = job(
+        EVIL,
+        group(EVIL, task(EVIL, config={"command": EVIL}), services=[Service(name=EVIL)]),
+        meta={EVIL: EVIL},
+    )
+    for one in (evil, job(EVIL, group(EVIL, task(EVIL, config={"command": "/bin/x"})))):
+        await open_site.cluster.register(one)
+        await open_site.cluster.work()
+        await open_site.cluster.run_all()
+    browser = open_site.browser()
+    allocation = open_site.cluster.allocations(EVIL)[0]
+    name = (
+        "%3Cscript%3Ealert%28%221%22%29%3C%2Fscript%3E%3Cimg%20src%3Dx%20onerror%3Dalert%282%29%3E"
+    )
+    pages = ["/ui/", "/ui/jobs", "/ui/evaluations", f"/ui/allocation/{allocation.id}"]
+    pages += [f"/ui/job/{name}{rest}" for rest in ("", "/definition", "/versions", "/evaluations")]
+    answers = [await browser.get(path) for path in pages]
+    assert {one.status_code for one in answers} == {200}
+    assert [strange(one.text) for one in answers] == [[]] * len(pages)
+    assert all("&lt;script&gt;" in one.text for one in answers)
+
+
+async def test_what_is_asked_for_is_only_text(open_site: Site) -> None:
+    answer = await open_site.browser().http.get("/ui/jobs", params={"search": f'"{EVIL}'})
+    assert answer.status_code == 200, answer.text
+    assert strange(answer.text) == []
+
+
+async def test_a_search_finds_jobs_by_a_part_of_their_name(open_site: Site) -> None:
+    for name in ("web.front", "webxfront", "other"):
+        await open_site.cluster.register(job(name))
+    text = (await open_site.browser().get("/ui/jobs?search=EB.FR")).text
+    assert ("web.front" in text, "webxfront" in text, ">other<" in text) == (True, False, False)
+
+
+async def test_a_long_list_has_pages(open_site: Site) -> None:
+    for number in range(60):
+        await open_site.cluster.register(job(f"job-{number:02}"))
+    browser = open_site.browser()
+    first = (await browser.get("/ui/jobs")).text
+    following = re.search(r'rel="next" href="([^"]+)"', first)
+    assert following is not None
+    second = (await browser.get(following[1].replace("&amp;", "&"))).text
+    names = [re.findall(r">(job-\d\d)<", page) for page in (first, second)]
+    assert [len(page) for page in names] == [50, 10]
+    assert set(names[0]).isdisjoint(names[1])
+
+
+async def test_what_waits_is_told_with_its_reason(open_site: Site) -> None:
+    too_large = task(resources=Resources(cpu=20, memory_mb=10**9))
+    await open_site.cluster.register(job("huge", group("g", too_large)))
+    await open_site.cluster.work()
+    text = (await open_site.browser().get("/ui/")).text
+    assert "1 node has too little memory" in text
+
+
+async def test_what_does_not_exist_is_told(open_site: Site) -> None:
+    answer = await open_site.browser().get("/ui/job/nothing")
+    assert answer.status_code == 404
+    assert "job not found" in answer.text
+
+
+async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> None:
+    browser = open_site.browser()
+    page = (await browser.get("/ui/")).text
+    found = re.search(r'href="(/ui/static/style.css\?v=\w+)"', page)
+    assert found is not None
+    assert "immutable" in (await browser.get(found[1])).headers["Cache-Control"]
+    assert (await browser.get("/ui/static/style.css")).headers["Cache-Control"] == "no-cache"
+
+
+async def test_plan_shows_what_would_change_and_runs_nothing(open_site: Site) -> None:
+    source = 'job "new" {\ngroup "g" {\ntask "t" {\ndriver = "raw_exec"\n'
+    source += 'config {\ncommand = "/bin/x"\n}\n}\n}\n}\n'
+    browser = open_site.browser()
+    answer = await browser.send("/ui/plan", None, source=source)
+    assert answer.status_code == 200, answer.text
+    assert "A new job." in answer.text
+    assert (await browser.get("/ui/job/new")).status_code == 404
+    index = re.search(r'name="index" value="(\d+)"', answer.text)
+    assert index is not None
+    done = await browser.send("/ui/run", None, source=source, index=index[1])
+    assert done.headers["Location"] == "/ui/job/new?namespace=default"
+    assert (await browser.get("/ui/job/new/definition")).text.count("raw_exec")
+
+
+async def test_what_has_changed_since_its_plan_is_not_run(open_site: Site) -> None:
+    source = 'job "web" {\ngroup "g" {\ntask "t" {\ndriver = "raw_exec"\n}\n}\n}'
+    await open_site.run()
+    answer = await open_site.browser().send("/ui/run", None, source=source, index="1")
+    assert answer.status_code == 400
+
+
+async def test_a_job_file_with_a_mistake_is_shown_with_it(open_site: Site) -> None:
+    answer = await open_site.browser().send("/ui/plan", None, source='job "x" {\n<b>')
+    assert answer.status_code == 400
+    assert "Failed to parse job" in answer.text
+    assert strange(answer.text) == []
+
+
+async def test_the_stream_tells_what_has_changed_and_no_more(open_site: Site) -> None:
+    port = int(open_site.address.rpartition(":")[2])
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(b"GET /ui/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = await until(stream, b"event: begin")
+        await open_site.cluster.register(job("web"))
+        said += await until(stream, b'"Key":"web"')
+    assert b"TaskGroups" not in said
+
+
+async def until(stream: trio.SocketStream, wanted: bytes) -> bytes:
+    said = b""
+    with trio.fail_after(60):
+        while wanted not in said and (piece := await stream.receive_some()):
+            said += piece
+    assert wanted in said
+    return said

@@ -1,0 +1,126 @@
+"""Who has signed in: by a token, by a link that works once, and for how long."""
+
+import pytest
+
+from daemon.acl import onetime
+from daemon.web.sessions import IDLE
+from daemon.web.visits import COOKIE
+from storage.queries import tokens
+from tests.parts.ui.conftest import Site
+from tests.samples import NOW
+
+
+async def test_a_stranger_is_asked_to_sign_in(site: Site) -> None:
+    answer = await site.browser().get("/ui/jobs")
+    assert (answer.status_code, answer.headers["Location"]) == (
+        303,
+        "/ui/sign-in?next=%2Fui%2Fjobs",
+    )
+
+
+async def test_the_secret_of_a_token_opens_the_pages(site: Site) -> None:
+    browser = site.browser()
+    answer = await browser.sign_in(await site.token(), "/ui/jobs")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/jobs")
+    assert (await browser.get("/ui/jobs")).status_code == 200
+
+
+async def test_a_script_and_another_site_cannot_have_the_cookie(site: Site) -> None:
+    secret = await site.token()
+    cookie = (await site.browser().sign_in(secret)).headers["Set-Cookie"]
+    assert secret not in cookie
+    assert {"Path=/ui", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+
+
+async def test_a_wrong_secret_opens_nothing(site: Site) -> None:
+    browser = site.browser()
+    answer = await browser.sign_in("0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
+    assert answer.status_code == 403
+    assert "There is no token with this secret" in answer.text
+    assert browser.http.cookies.get(COOKIE) is None
+
+
+async def test_no_secret_opens_nothing(site: Site) -> None:
+    assert (await site.browser().sign_in("")).status_code == 400
+
+
+async def test_the_cookie_opens_nothing_but_pages(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    cookie = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"  # which no browser would send there
+    answer = await site.browser().http.get("/v1/jobs", headers={"Cookie": cookie})
+    assert answer.status_code == 403
+
+
+async def test_a_session_ends_with_its_token(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token(expires_at=NOW + 1))
+    site.cluster.clock.time += 1
+    answer = await browser.get("/ui/")
+    assert answer.headers["Location"] == "/ui/sign-in?next=%2Fui%2F&ended=1"
+    assert "Max-Age=0" in answer.headers["Set-Cookie"]
+
+
+async def test_a_session_ends_when_its_token_is_revoked(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    (token,) = site.cluster.store.read(tokens.every)
+    await site.cluster.store.write(lambda tx: tokens.remove(tx, token.accessor))
+    assert (await browser.get("/ui/")).status_code == 303
+
+
+async def test_a_session_ends_when_it_has_been_idle_for_long(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    site.cluster.clock.time += IDLE + 1
+    assert (await browser.get("/ui/")).status_code == 303
+
+
+async def test_whoever_signs_out_is_out_with_every_copy_of_the_cookie(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    cookie = str(browser.http.cookies.get(COOKIE))
+    await browser.send("/ui/sign-out")
+    answer = await site.browser().http.get("/ui/", headers={"Cookie": f"{COOKIE}={cookie}"})
+    assert answer.status_code == 303
+
+
+async def test_signing_in_again_gives_another_cookie(site: Site) -> None:
+    browser, secret = site.browser(), await site.token()
+    await browser.sign_in(secret)
+    first = str(browser.http.cookies.get(COOKIE))
+    await browser.sign_in(secret)
+    assert browser.http.cookies.get(COOKIE) != first
+    answer = await site.browser().http.get("/ui/", headers={"Cookie": f"{COOKIE}={first}"})
+    assert answer.status_code == 303
+
+
+async def test_a_link_signs_in_once(site: Site) -> None:
+    parts, secret = site.parts, await site.token()
+    token = parts.tokens.resolve(secret).token
+    await onetime.make(parts.store, parts.tokens, token, secret, one_time="link", now=NOW)
+    first, second = site.browser(), site.browser()
+    assert (await first.send("/ui/sign-in", one_time="link")).status_code == 303
+    assert (await first.get("/ui/")).status_code == 200
+    assert (await second.send("/ui/sign-in", one_time="link")).status_code == 403
+
+
+async def test_a_token_of_few_uses_begins_no_session(site: Site) -> None:
+    browser = site.browser()
+    answer = await browser.sign_in(await site.token(uses_left=5))
+    assert answer.status_code == 400
+    assert browser.http.cookies.get(COOKIE) is None
+
+
+@pytest.mark.parametrize(
+    "target", ["https://evil.example/", "//evil.example", "/ui/\\evil", "/v1/jobs", "/ui/\r\nX: y"]
+)
+async def test_signing_in_leads_to_no_other_place(site: Site, target: str) -> None:
+    answer = await site.browser().sign_in(await site.token(), target)
+    assert answer.headers["Location"] == "/ui/"
+
+
+async def test_nobody_signs_in_where_nobody_is_asked(open_site: Site) -> None:
+    answer = await open_site.browser().get("/ui/")
+    assert answer.status_code == 200
+    assert "Sign in" not in answer.text
