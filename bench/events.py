@@ -1,0 +1,162 @@
+"""Event streams under load: does each reader see each event exactly once, in order, whatever happens?
+
+    PYTHONPATH=. python bench/events.py [--events 100000] [--readers 50]
+
+Starts a daemon of its own and registers jobs until there are so many events. All readers follow
+from the beginning; one of them is slow and reads for the most part only when all is over. In the
+middle the daemon is killed (SIGKILL) and started again. What each reader saw is compared with the
+events in the daemon's file. Exit status 1: somebody saw something else.
+"""
+
+import argparse
+import hashlib
+import itertools
+import json
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+
+import h11
+import httpx
+import trio
+
+from storage.store import FILE_NAME
+from tests.service.daemon import Steward, open_steward
+from tests.service.streaming import open_stream
+
+WRITERS = 16  # requests under way at a time
+END = "end"  # the job that is registered last
+PAUSE = 0.2  # seconds of the slow reader between two writes' events
+TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}
+
+
+class Seen:
+    """What one has seen: how much, a digest over all of it, and whether it came in order."""
+
+    def __init__(self) -> None:
+        self.events, self.last, self.in_order = 0, 0, True
+        self._digest = hashlib.sha256()
+
+    def add(self, index: int, topic: str, kind: str, key: str) -> None:
+        self.in_order &= index >= self.last
+        self.last = index
+        self.events += 1
+        self._digest.update(f"{index} {topic} {kind} {key}\n".encode())
+
+    @property
+    def whole(self) -> tuple[int, bool, str]:
+        return self.events, self.in_order, self._digest.hexdigest()
+
+
+class Run:
+    """A daemon that readers follow until they see the end, and what it has stored."""
+
+    def __init__(self, steward: Steward) -> None:
+        self.steward = steward
+        self.up, self.over = trio.Event(), trio.Event()
+
+    async def read(self, seen: Seen, *, slow: bool) -> None:
+        """Read to the end, over as many connections as it takes."""
+        ended = False
+        while not ended:
+            await self.up.wait()
+            with suppress(OSError, trio.BrokenResourceError, h11.RemoteProtocolError):
+                ended = await self._read_on(seen, slow=slow)
+
+    async def _read_on(self, seen: Seen, *, slow: bool) -> bool:
+        path = "/v1/event/stream"
+        async with open_stream(self.steward, path, index=seen.last + 1) as stream:
+            while line := await stream.line():
+                found = json.loads(line).get("Events", ())
+                for one in found:
+                    seen.add(one["Index"], one["Topic"], one["Type"], one["Key"])
+                if any((one["Topic"], one["Key"]) == ("Job", END) for one in found):
+                    return True
+                if slow and not self.over.is_set():
+                    await trio.sleep(PAUSE)
+        return False
+
+    async def write(self, until: int) -> None:
+        """Register jobs until there are so many events."""
+        numbers = itertools.count()
+        async with httpx.AsyncClient(timeout=60) as client, trio.open_nursery() as nursery:
+            for _ in range(WRITERS):
+                nursery.start_soon(self._register, client, numbers, until)
+
+    async def _register(
+        self, client: httpx.AsyncClient, numbers: Iterator[int], until: int
+    ) -> None:
+        for number in numbers:
+            if number % WRITERS == 0 and self._count() >= until:
+                return
+            answer = await client.post(
+                f"{self.steward.address}/v1/jobs", json={"Job": idle(f"j-{until}-{number}")}
+            )
+            answer.raise_for_status()
+
+    def _count(self) -> int:
+        with self._file() as file:
+            return int(file.execute("SELECT count(*) FROM events").fetchone()[0])
+
+    def stored(self, last: int) -> Seen:
+        """Return what the file has up to an index."""
+        seen = Seen()
+        with self._file() as file:
+            for row in file.execute(
+                "SELECT write_index, topic, type, key FROM events"
+                " WHERE write_index <= ? ORDER BY number",
+                (last,),
+            ):
+                seen.add(*row)
+        return seen
+
+    def _file(self) -> closing[sqlite3.Connection]:
+        file = self.steward.data_dir / FILE_NAME
+        return closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True))
+
+
+def idle(job_id: str) -> dict[str, object]:
+    return {"ID": job_id, "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [TASK]}]}
+
+
+async def main(events: int, readers: int) -> int:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        async with open_steward(Path(directory), "--dev") as steward:
+            run, seen = Run(steward), [Seen() for _ in range(readers)]
+            run.up.set()
+            async with trio.open_nursery() as nursery:
+                for one in seen:
+                    nursery.start_soon(partial(run.read, one, slow=one is seen[0]))
+                await run.write(events // 2)
+                run.up = trio.Event()
+                await steward.kill_and_restart()
+                run.up.set()
+                await run.write(events)
+                wrote = time.monotonic() - began
+                end = await steward.register(idle(END))
+                run.over.set()
+            stored = run.stored(end["JobModifyIndex"])
+    wrong = [number for number, one in enumerate(seen) if one.whole != stored.whole]
+    told = {
+        "events": stored.events,
+        "readers": readers,
+        "readers that saw anything else": len(wrong),
+        "seconds of writing": round(wrote, 1),
+        "seconds until all had read": round(time.monotonic() - began, 1),
+    }
+    print(json.dumps(told))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--readers", type=int, default=50)
+    asked = parser.parse_args()
+    sys.exit(trio.run(main, asked.events, asked.readers))
