@@ -96,6 +96,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gc_max_allocs: Natural = 1000
     gc_disk_usage_threshold: Percent = 90
     gc_inode_usage_threshold: Percent = 90
+    snapshot_hours: Natural = 0
+    snapshot_keep: Positive = 7
+    snapshot_dir: Path = Path()
     audit_retention_days: Natural = 365
     audit_file: Path = Path()
     audit_journal: bool = False
@@ -161,7 +164,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
-_FILES = ("key_file", "audit_file", "tls_cert", "tls_key", "tls_client_ca")
+_FILES = ("key_file", "audit_file", "snapshot_dir", "tls_cert", "tls_key", "tls_client_ca")
 _CLAIM = re.compile(
     r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
 )

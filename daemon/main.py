@@ -34,6 +34,7 @@ from daemon.hardening import keep_memory_private
 from daemon.parts import Parts
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
 from storage.records.base import HOUR, SECOND
+from storage.snapshot import discard_unfinished
 from storage.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -129,12 +130,14 @@ async def _run_parts(
         store = await parts.enter_async_context(
             open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
         )
+        discard_unfinished(config.data_dir)
         seal = await open_seal(store, source, clock.now())
         issuer = await parts.enter_async_context(open_issuer(store, seal, clock, ids))
 
         # A new store's signing key is made in a thread while all this is imported.
         from daemon.api.endpoints import ENDPOINTS, PUBLIC
         from daemon.api.routes import ROUTES
+        from daemon.backups import open_backups
         from daemon.evals.worker import open_evals
         from daemon.identity.door import open_door
         from daemon.jobs.children import open_children
@@ -171,6 +174,7 @@ async def _run_parts(
         await parts.enter_async_context(open_periodic(store, clock, ids))
         await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))
+        await parts.enter_async_context(open_backups(config, clock))
         if config.dev_cloud:
             from daemon.identity.devcloud import open_devcloud
 

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 import msgspec
@@ -13,8 +14,10 @@ from daemon.cli.debug import debug
 from daemon.config import load
 from storage.archive import unpacked
 from storage.check import check
-from storage.errors import StewardError, leaves
+from storage.errors import StewardError, StorageUnusable, leaves
+from storage.schema import prepare
 from storage.snapshot import Summary, inspect, restore, save
+from storage.store import FILE_NAME
 
 _FILE = click.argument("file", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -63,6 +66,19 @@ def inspect_command(file: Path, *, as_json: bool) -> None:
 def restore_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
     """Put the snapshot FILE in the place of the store; the daemon must not be running."""
     _report(lambda: _restore(file, _directory(data_dir)), f"restored {file}", as_json=as_json)
+
+
+@snapshot.command(name="drill")
+@_FILE
+@_JSON
+def drill_command(file: Path, *, as_json: bool) -> None:
+    """Prove that the snapshot FILE is of use: restore it beside FILE, check all of it, remove it.
+
+    The store and the daemon have no part in it.
+    """
+    _report(
+        lambda: _drill(file), f"{file} can be restored, and all in it is sound", as_json=as_json
+    )
 
 
 @operator.command(name="check")
@@ -124,6 +140,15 @@ def _inspect(file: Path) -> Summary:
 def _restore(file: Path, directory: Path) -> Summary:
     with unpacked(file) as snapshot:
         return restore(snapshot, directory)
+
+
+def _drill(file: Path) -> Summary:
+    with TemporaryDirectory(prefix=".drill-", dir=file.absolute().parent) as directory:
+        summary = _restore(file, Path(directory))
+        prepare(Path(directory) / FILE_NAME, cluster_id=summary.cluster_id, now=0)
+        if faults := check(Path(directory)):
+            raise StorageUnusable(f"{file} can be restored, but not all is sound: {faults[0]}")
+    return summary
 
 
 def _directory(given: Path | None) -> Path:

@@ -5,6 +5,7 @@ one after SQLite has checked every page of it.
 """
 
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from storage.errors import Refused, StorageUnusable
 from storage.schema import APPLICATION_ID, VERSION, version_of
 from storage.store import FILE_NAME, lock
 
+_UNFINISHED = ".unfinished"
 _PAGES_AT_ONCE = 1000  # then a waiting writer gets its turn
 
 
@@ -40,6 +42,18 @@ def save(directory: Path, target: Path) -> Summary:
     return _copy(source, target)
 
 
+def unfinished(directory: Path) -> Path:
+    """Return where files of a directory are made that are not whole yet; nobody else looks there."""
+    place = directory / _UNFINISHED
+    place.mkdir(mode=0o700, exist_ok=True)
+    return place
+
+
+def discard_unfinished(directory: Path) -> None:
+    """Remove what was being made in a directory when a crash came."""
+    shutil.rmtree(directory / _UNFINISHED, ignore_errors=True)
+
+
 def inspect(file: Path) -> Summary:
     """Return what is in a snapshot. Raises `StorageUnusable` when it is none, or is damaged."""
     if not file.is_file():
@@ -59,8 +73,8 @@ def restore(file: Path, directory: Path) -> Summary:
     summary = inspect(file)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock(directory):
-        present, fresh = directory / FILE_NAME, directory / f"{FILE_NAME}.restoring"
-        fresh.unlink(missing_ok=True)
+        discard_unfinished(directory)
+        present, fresh = directory / FILE_NAME, unfinished(directory) / FILE_NAME
         _copy(file, fresh)
         if present.exists():
             _fold_log(present)

@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobspec.policies",
         "daemon.logs",
     ),
+    "daemon.backups": (*STORAGE, "daemon.clock", "daemon.config"),
     "daemon.hardening": (),
     "daemon.web": (*STORAGE, *COMMON, "daemon.acl"),
     "daemon.api": (

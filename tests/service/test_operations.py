@@ -103,8 +103,10 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
     assert answer.headers["Digest"] == f"sha-256={digest}"
     file = steward.directory / "sent.snap"
     file.write_bytes(answer.content)
-    assert not list(steward.data_dir.glob("snapshot-*"))
+    assert not list((steward.data_dir / ".unfinished").iterdir())
     await steward.register(sleeping("later", count=0))
+    drilled = await steward.cli("operator", "snapshot", "drill", str(file))
+    assert b"can be restored" in drilled.stdout, drilled.stderr
     await steward.stop()
     done = await steward.cli(
         *("operator", "snapshot", "restore", str(file), "--data-dir", str(steward.data_dir))
@@ -112,6 +114,15 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
     assert done.returncode == 0, done.stderr
     await steward.start()
     assert [one["ID"] for one in await steward.get("/v1/jobs")] == ["kept"]
+
+
+async def test_a_crash_during_a_snapshot_leaves_nothing_behind(steward: Steward) -> None:
+    await steward.stop()
+    unfinished = steward.data_dir / ".unfinished"
+    unfinished.mkdir(exist_ok=True)
+    (unfinished / "half").write_text("what was written until the crash")
+    await steward.start()
+    assert not unfinished.exists()
 
 
 PLAINLY = [

@@ -13,6 +13,7 @@ from daemon.web.request import Request
 from storage.archive import pack
 from storage.errors import Refused
 from storage.snapshot import save as save_snapshot
+from storage.snapshot import unfinished
 
 _PIECE = 256 * 1024
 
@@ -31,7 +32,8 @@ async def save(request: Request) -> Reply:
 
 def _packed(directory: Path, name: str) -> tuple[IO[bytes], str]:
     """Return an archive of the store, and its sum; no file of that has a name any more."""
-    plain, archive = directory / f"snapshot-{name}", directory / f"snapshot-{name}.tgz"
+    plain = unfinished(directory) / name
+    archive = plain.with_suffix(".tgz")
     try:
         summary = save_snapshot(directory, plain)
         with archive.open("xb") as target:

@@ -1,0 +1,81 @@
+"""Snapshots that the daemon saves by itself: when, where, and how many of them stay."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from daemon.backups import _names, back_up, made_at, name_of, open_backups, superfluous, wait
+from daemon.config import Config
+from storage.errors import StorageUnusable
+from storage.records.base import HOUR, SECOND
+from storage.snapshot import inspect
+from storage.store import Store
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW
+
+DAY = 24 * HOUR
+
+
+class Clock:
+    def now(self) -> int:
+        return NOW
+
+
+def test_a_name_says_when_it_was_made() -> None:
+    assert name_of(NOW) == "steward-20261121T014000Z.snap"
+    assert made_at(name_of(NOW + 5)) == NOW
+    assert made_at("precious.snap") is None
+
+
+def test_the_first_one_is_made_at_once() -> None:
+    assert wait(["precious.snap"], every=DAY, now=NOW) == 0
+
+
+def test_the_next_one_is_made_when_its_time_has_come() -> None:
+    names = [name_of(NOW - DAY), name_of(NOW - 2 * DAY)]
+    assert wait(names, every=DAY, now=NOW) == 0
+    assert wait(names, every=DAY, now=NOW - 60 * SECOND) == 60 * SECOND
+    assert wait(names, every=DAY, now=NOW - DAY) == HOUR  # looks again, for clocks are set
+
+
+def test_one_from_the_future_holds_up_nothing() -> None:
+    assert wait([name_of(NOW + DAY)], every=DAY, now=NOW) == 0
+
+
+def test_the_oldest_go_and_what_is_none_stays() -> None:
+    names = [name_of(NOW + day * DAY) for day in (2, 0, 1)]
+    assert superfluous([*names, "precious.snap"], keep=2) == [name_of(NOW)]
+    assert superfluous(names, keep=3) == []
+
+
+async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "snapshots"
+    target.mkdir()
+    made = [back_up(tmp_path, target, keep=2, now=NOW + day * DAY) for day in range(3)]
+    assert sorted(target.glob("*.snap")) == made[1:]
+    assert inspect(made[-1]).cluster_id == "cluster"
+    assert not list((target / ".unfinished").iterdir())
+
+
+async def test_what_could_not_be_saved_costs_no_older_one(store: Store, tmp_path: Path) -> None:
+    target = tmp_path / "snapshots"
+    target.mkdir()
+    kept = back_up(tmp_path, target, keep=1, now=NOW)
+    with pytest.raises(StorageUnusable):
+        back_up(tmp_path / "elsewhere", target, keep=1, now=NOW + DAY)
+    assert list(target.glob("*.snap")) == [kept]
+
+
+async def test_they_are_saved_while_the_daemon_works(store: Store, tmp_path: Path) -> None:
+    config = Config(data_dir=tmp_path, snapshot_hours=24, snapshot_dir=tmp_path / "far")
+    async with open_backups(config, Clock()):
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not (tmp_path / "far" / name_of(NOW)).exists():  # noqa: ASYNC110  # files tell nobody
+                await trio.sleep(0.01)
+
+
+async def test_without_being_asked_none_is_saved(tmp_path: Path) -> None:
+    async with open_backups(Config(data_dir=tmp_path), Clock()):
+        pass
+    assert _names(tmp_path) == []
