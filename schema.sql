@@ -158,6 +158,7 @@ CREATE TABLE periodic_jobs (
     job_id        TEXT    NOT NULL,
     followed_to   INTEGER NOT NULL,               -- every slot up to this time has been decided
     next_slot     INTEGER,                        -- NULL: not worked out yet
+    paused        INTEGER NOT NULL DEFAULT 0 CHECK (paused IN (0, 1)),  -- slots are skipped
     PRIMARY KEY (namespace, job_id),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT;

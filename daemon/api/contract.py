@@ -29,10 +29,11 @@ from storage.records.base import Record
 from storage.records.deployment import Deployment
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation
+from storage.records.explanation import Explanation
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
-from storage.records.periodic import Slot
+from storage.records.periodic import Clock, Slot
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.statuses import JobStatusLine
 from storage.records.views import AllocationStub, WholeAllocation
@@ -133,9 +134,13 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     jobs.index: Contract(gives=list[JobStub], query={**_LISTING, "meta": FLAG}),
     jobs.register: _REGISTER,
     jobs.update: _REGISTER,
-    jobs.validate: Contract(takes=JobValidateRequest, gives=jobs.JobValidateResponse),
+    jobs.validate: Contract(
+        takes=JobValidateRequest, gives=jobs.JobValidateResponse, query={"launches": FLAG}
+    ),
     parse.parse: Contract(takes=parse.JobsParseRequest, gives=dict[str, object]),
-    plan.plan: Contract(takes=plan.JobPlanRequest, gives=plan.JobPlanResponse),
+    plan.plan: Contract(
+        takes=plan.JobPlanRequest, gives=plan.JobPlanResponse, query={"launches": FLAG}
+    ),
     jobs.read: Contract(gives=Job),
     jobs.stop: Contract(
         gives=jobs.JobDeregisterResponse,
@@ -160,6 +165,7 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     history.untag: Contract(gives=history.JobTagResponse),
     history.submission: Contract(gives=Submission, query={"version": NUMBER}),
     progress.summary: Contract(gives=JobSummary),
+    progress.explain: Contract(gives=Explanation),
     progress.job_allocations: Contract(
         gives=list[AllocationLine], query={"all": FLAG, "filter": TEXT, **_ALLOCATIONS}
     ),
@@ -189,6 +195,9 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     dispatch.dispatch_payload: Contract(gives=dispatch.JobDispatchResponse),
     dispatch.force: Contract(gives=dispatch.PeriodicForceResponse),
     dispatch.slots: Contract(gives=list[Slot]),
+    dispatch.clock: Contract(gives=Clock),
+    dispatch.pause: Contract(gives=dispatch.PeriodicPauseResponse),
+    dispatch.resume: Contract(gives=dispatch.PeriodicPauseResponse),
     scaling.status: Contract(gives=ScaleStatus),
     scaling.scale: Contract(takes=ScalingRequest, gives=jobs.JobRegisterResponse),
     scaling.policies: Contract(

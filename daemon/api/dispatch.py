@@ -4,7 +4,9 @@ import base64
 
 from daemon.api.cluster.operator import check_accepts
 from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
+from daemon.jobs.periodic import clocked, launches
 from daemon.jobs.periodic import force as force_launch
+from daemon.jobs.periodic import pause as pause_clock
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
@@ -12,6 +14,8 @@ from storage.errors import NotFound
 from storage.queries import jobs, periodic
 from storage.readers import Snapshot
 from storage.records.base import Record
+from storage.records.periodic import Clock
+from storage.records.times import rfc3339
 
 _SUFFIX = 8  # digits that make a child's id unique within its second
 
@@ -31,6 +35,12 @@ class PeriodicForceResponse(Record, frozen=True, kw_only=True):
 
     eval_id: str
     eval_create_index: int
+    index: int
+
+
+class PeriodicPauseResponse(Record, frozen=True, kw_only=True):
+    """What follows when a periodic job is paused or resumed."""
+
     index: int
 
 
@@ -83,6 +93,34 @@ async def force(request: Request) -> Reply:
         eval_id=done.eval_id, eval_create_index=done.index, index=done.index
     )
     return Reply(body=body, index=done.index)
+
+
+def clock(request: Request, db: Snapshot) -> Reply:
+    """Show when a periodic job launches its next children, and whether it is paused."""
+    job, due = clocked(db, request.namespace, request["job_id"])
+    found = Clock(
+        job_id=job.id,
+        namespace=job.namespace,
+        paused=due is not None and due.paused,
+        next_launches=[rfc3339(at) for at in launches(job, request.parts.clock.now())],
+    )
+    return reply.read(found, max(job.modify_index, db.table_index("periodic_slots")))
+
+
+async def pause(request: Request) -> Reply:
+    """Skip the slots of a periodic job until it is resumed; the body does not matter."""
+    return await _pause(request, paused=True)
+
+
+async def resume(request: Request) -> Reply:
+    """Let a periodic job launch children again; the body does not matter."""
+    return await _pause(request, paused=False)
+
+
+async def _pause(request: Request, *, paused: bool) -> Reply:
+    store = request.parts.store
+    index = await pause_clock(store, request.namespace, request["job_id"], paused=paused)
+    return Reply(body=PeriodicPauseResponse(index=index), index=index)
 
 
 def slots(request: Request, db: Snapshot) -> Reply:

@@ -1,9 +1,12 @@
 """The jobs themselves: list, read, register, update, stop."""
 
+from msgspec import UNSET, UnsetType
+
 from daemon.acl.check import EVERYWHERE
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import paginate
 from daemon.jobs.evaluate import until_looked_at
+from daemon.jobs.periodic import launches
 from daemon.jobs.register import (
     PRIORITIES,
     JobRegisterRequest,
@@ -25,6 +28,7 @@ from storage.readers import Snapshot
 from storage.records.base import Record
 from storage.records.codec import Document, parse
 from storage.records.job import Job
+from storage.records.times import rfc3339
 
 MAY_PURGE = ("submit-job", "purge-job")
 ALWAYS_THERE = ("all", "default")  # pools of nodes
@@ -49,6 +53,7 @@ class JobValidateResponse(Record, frozen=True, kw_only=True):
     """What a registration would say."""
 
     driver_config_validated: bool = True
+    next_periodic_launches: list[str] | UnsetType = UNSET  # where they are asked for
     validation_errors: list[str] | None
     error: str
     warnings: str
@@ -152,13 +157,21 @@ async def validate(request: Request) -> Reply:
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
     around = surroundings(request)
-    found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
+    job, found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
     response = JobValidateResponse(
+        next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
         error=found.error,
         validation_errors=list(found.errors) or None,
         warnings=found.warnings,
     )
     return Reply(body=response)
+
+
+def shown_launches(request: Request, job: Job) -> list[str] | UnsetType:
+    """Return when a job would launch its next ten children, if the request asks for that."""
+    if not request.query.flag("launches"):
+        return UNSET
+    return [rfc3339(at) for at in launches(job, request.parts.clock.now())]
 
 
 def surroundings(request: Request) -> Surroundings:

@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
-from daemon.api.jobs import check_right, surroundings
+from msgspec import UNSET, UnsetType
+
+from daemon.api.jobs import check_right, shown_launches, surroundings
 from daemon.evals.dry_run import dry_run
 from daemon.jobs.register import check_place, complete
 from daemon.web.reply import Reply
@@ -34,6 +36,7 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     created_evals: list[Evaluation] | None
     diff: JobDiff | None
     next_periodic_launch: str | None
+    next_periodic_launches: list[str] | UnsetType = UNSET  # where they are asked for
     warnings: str
     index: int
 
@@ -67,6 +70,7 @@ async def plan(request: Request) -> Reply:
             created_evals=outlook.evaluations or None,
             diff=outlook.diff if body.diff else None,
             next_periodic_launch=None if launch is None else rfc3339(launch),
+            next_periodic_launches=shown_launches(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
             index=outlook.index,
         )

@@ -232,6 +232,14 @@ ROUTES: tuple[Route, ...] = (
     Write("POST", "/v1/job/{job_id}/dispatch/payload", dispatch.dispatch_payload, DISPATCH),
     Write("POST", "/v1/job/{job_id}/periodic/force", dispatch.force, FORCE),
     Read(
+        "/v1/job/{job_id}/periodic",
+        dispatch.clock,
+        READ,
+        ("periodic-slots/{namespace}/{job_id}", *_JOB),
+    ),
+    Write("POST", "/v1/job/{job_id}/periodic/pause", dispatch.pause, SUBMIT_HERE),
+    Write("POST", "/v1/job/{job_id}/periodic/resume", dispatch.resume, SUBMIT_HERE),
+    Read(
         "/v1/job/{job_id}/periodic/slots",
         dispatch.slots,
         READ,

@@ -25,6 +25,7 @@ class Validated(Record, frozen=True, kw_only=True):
 
     error: str = ""
     warnings: str = ""
+    next_periodic_launches: tuple[str, ...] = ()
 
 
 class Dispatched(Record, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ class Planned(Record, frozen=True, kw_only=True):
     failed_tg_allocs: Mapping[str, PlacementMetric] | None = None
     job_modify_index: int = 0
     diff: JobDiff | None = None
-    next_periodic_launch: str | None = None
+    next_periodic_launches: tuple[str, ...] = ()
     warnings: str = ""
 
 

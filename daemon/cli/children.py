@@ -2,6 +2,7 @@
 
 import base64
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -14,9 +15,9 @@ from daemon.cli.follow import EXIT_FAILED, follow_placement, follow_run
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
 from daemon.cli.run import EXIT_INTERRUPTED
-from daemon.cli.text import moment
+from daemon.cli.text import moment, moment_of
 from storage.errors import Invalid
-from storage.records.periodic import Slot
+from storage.records.periodic import Clock, Slot
 
 _EXIT_CHILD_FAILED = 2
 
@@ -125,6 +126,59 @@ def _tell(screen: Screen, answer: Answer, done: Dispatched) -> None:
         screen.line(f"Dispatched Job ID: {done.dispatched_job_id}")
     if not screen.wants_document and done.eval_id:
         screen.line(f"Evaluation ID: {done.eval_id}")
+
+
+@click.command("pause")
+@click.argument("job_id", metavar="JOB")
+@shown
+@connected
+def periodic_pause(client: Client, screen: Screen, job_id: str) -> None:
+    """Skip the slots of the periodic JOB until it is resumed."""
+    _let(client, screen, job_id, "pause", "is paused: its slots are skipped until it is resumed")
+
+
+@click.command("resume")
+@click.argument("job_id", metavar="JOB")
+@shown
+@connected
+def periodic_resume(client: Client, screen: Screen, job_id: str) -> None:
+    """Let the periodic JOB launch children at its slots again."""
+    _let(client, screen, job_id, "resume", "launches children at its slots")
+
+
+def _let(client: Client, screen: Screen, job_id: str, verb: str, said: str) -> None:
+    line = resolve.job(client, job_id)
+    path = f"/v1/job/{segment(line.id)}/periodic/{verb}"
+    answer = client.send("POST", path, namespace=line.namespace)
+    if screen.wants_document:
+        screen.document(answer.body)
+    else:
+        screen.line(f'job "{line.id}" {said}')
+
+
+@click.command("next")
+@click.argument("job_id", metavar="JOB")
+@shown
+@connected
+def periodic_next(client: Client, screen: Screen, job_id: str) -> None:
+    """List when the periodic JOB launches its next ten children."""
+    line = resolve.job(client, job_id)
+    answer = client.read(f"/v1/job/{segment(line.id)}/periodic", namespace=line.namespace)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    clock = answer.decode(Clock)
+    if clock.paused:
+        screen.warn(f'job "{line.id}" is paused: these slots would be skipped')
+    if not clock.next_launches:
+        screen.line("No launch is to come")
+    show_launches(screen, clock.next_launches)
+
+
+def show_launches(screen: Screen, launches: Sequence[str]) -> None:
+    """Print when the next children of a periodic job are launched."""
+    if launches:
+        screen.line(f"Next launches: {', '.join(moment_of(at) for at in launches)}")
 
 
 @click.command("slots")

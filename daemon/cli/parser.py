@@ -28,6 +28,9 @@ Group = tuple[str, Tree]
 
 _PERIODIC: Tree = {
     "force": "daemon.cli.children:periodic_force",
+    "next": "daemon.cli.children:periodic_next",
+    "pause": "daemon.cli.children:periodic_pause",
+    "resume": "daemon.cli.children:periodic_resume",
     "slots": "daemon.cli.children:periodic_slots",
 }
 _TAG: Tree = {

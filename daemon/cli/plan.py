@@ -5,12 +5,12 @@ from collections.abc import Mapping
 import click
 
 from daemon.cli.answers import Planned
+from daemon.cli.children import show_launches
 from daemon.cli.client import Client, segment
 from daemon.cli.differences import lines
 from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
-from daemon.cli.text import moment_of
 from daemon.wording import unplaced
 from storage.errors import Invalid, StewardError
 from storage.records.evaluation import DesiredUpdates
@@ -74,7 +74,11 @@ def plan(
     job = registration(read_source(file), file, given)["Job"]
     body = {"Job": job, "Diff": diff, "PolicyOverride": policy_override}
     answer = client.send(
-        "POST", f"/v1/job/{segment(_id(job, file))}/plan", body, namespace=namespace_of(client, job)
+        "POST",
+        f"/v1/job/{segment(_id(job, file))}/plan",
+        body,
+        namespace=namespace_of(client, job),
+        launches=True,
     )
     planned = answer.decode(Planned)
     if planned.warnings:
@@ -110,8 +114,7 @@ def _show(screen: Screen, planned: Planned, file: str) -> None:
         screen.line(words)
     if not planned.failed_tg_allocs:
         screen.line("Everything would find its place.")
-    if planned.next_periodic_launch:
-        screen.line(f"Next launch: {moment_of(planned.next_periodic_launch)}")
+    show_launches(screen, planned.next_periodic_launches)
     screen.line(f"Job modify index: {planned.job_modify_index}")
     screen.hint(
         f"Run it if nothing changes in between: "

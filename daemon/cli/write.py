@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from daemon.cli.answers import Validated
+from daemon.cli.children import show_launches
 from daemon.cli.client import Client
 from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
 from daemon.cli.options import connected, shown
@@ -50,7 +51,7 @@ def validate(client: Client, screen: Screen, file: str, *, given: Given) -> int:
     """
     job = registration(read_source(file), file, given)["Job"]
     answer = client.send(
-        "POST", "/v1/validate/job", {"Job": job}, namespace=namespace_of(client, job)
+        "POST", "/v1/validate/job", {"Job": job}, namespace=namespace_of(client, job), launches=True
     )
     validated = answer.decode(Validated)
     if validated.warnings:
@@ -61,6 +62,7 @@ def validate(client: Client, screen: Screen, file: str, *, given: Given) -> int:
         screen.warn(validated.error.rstrip())
     else:
         screen.line("Job validation successful")
+        show_launches(screen, validated.next_periodic_launches)
     return 1 if validated.error else 0
 
 

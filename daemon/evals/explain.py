@@ -78,7 +78,10 @@ def _of_clock(db: Snapshot, job: Job) -> Iterator[Reason]:
         yield Reason(cause=Cause.CLOCK, message=message)
         return
     at = due.next_slot
-    if at == periodic.NEVER:
+    if due.paused:
+        message = f"it is paused; resume it with: steward job periodic resume {job.id}"
+        yield Reason(cause=Cause.CLOCK, message=message)
+    elif at == periodic.NEVER:
         yield Reason(cause=Cause.CLOCK, message="its clock has no slot any more")
     elif at is not None:
         message = f"its next child is launched at {_moment(at)}"

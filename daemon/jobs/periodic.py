@@ -22,8 +22,9 @@ from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
-from storage.errors import Invalid, Refused, StorageFull
+from storage.errors import Invalid, Malformed, NotFound, Refused, StorageFull
 from storage.queries import evaluations, job_status, jobs, periodic
+from storage.readers import Snapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
@@ -39,6 +40,9 @@ _MOST_COUNTED = 1000  # slots that one line of the ledger counts
 _LONGEST_SLEEP = 30.0  # seconds: the wall clock may be set, and stands still in a sleeping machine
 _DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 
+_SHOWN = 10  # launches that people see in advance
+
+_PAUSED = "the job is paused"
 _BUSY = "a child is still at work and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
 
@@ -62,6 +66,18 @@ def next_slot(block: Periodic, after: int) -> int | None:
         log.warning("no more launches: %s", error)
         return None
     return min((slot for slot in found if slot is not None), default=None)
+
+
+def launches(job: Job, after: int) -> list[int]:
+    """Return when the next ten children of a job are launched; nanoseconds, none if by no clock."""
+    found: list[int] = []
+    if job.periodic is None or not periodic.is_followed(job):
+        return found
+    late, slot = offset(job), next_slot(job.periodic, after - offset(job))
+    while slot is not None and len(found) < _SHOWN:
+        found.append(slot + late)
+        slot = next_slot(job.periodic, slot)
+    return found
 
 
 def _missed(block: Periodic, first: int, now: int) -> int:
@@ -101,6 +117,10 @@ def decide(
     slot, late = next_slot(job.periodic, due.followed_to), offset(job)
     if slot is None or slot + late > now:
         _advance(tx, job, due.followed_to)
+    elif due.paused:
+        missed = _missed(job.periodic, slot, now - late)
+        _skip(tx, job, slot, now, _PAUSED, missed)
+        _advance(tx, job, now - late)
     elif slot + late < max(started, now - _LATE):
         _catch_up(tx, job, slot, now, eval_id)
     else:
@@ -237,6 +257,34 @@ async def force(store: Store, namespace: str, job_id: str, *, now: int, eval_id:
         return Forced(eval_id=eval_id, index=tx.index)
 
     return await store.write(write)
+
+
+async def pause(store: Store, namespace: str, job_id: str, *, paused: bool) -> int:
+    """Skip the slots of a job from now on, or launch its children again; return the index.
+
+    Newer versions of the job change nothing about it; a stop ends it. Raises `NotFound` or
+    `Malformed`.
+    """
+
+    def write(tx: Transaction) -> int:
+        job, clock = clocked(tx, namespace, job_id)
+        if clock is None:
+            raise Malformed(f'job "{job.id}" has no clock that runs: it is stopped, or not enabled')
+        if clock.paused != paused:
+            periodic.set_paused(tx, namespace, job_id, paused=paused)
+        return tx.index
+
+    return await store.write(write)
+
+
+def clocked(db: Snapshot, namespace: str, job_id: str) -> tuple[Job, periodic.Due | None]:
+    """Return a periodic job, and its clock if it runs. Raises `NotFound` or `Malformed`."""
+    job = jobs.current(db, namespace, job_id)
+    if job is None:
+        raise NotFound("job not found", index=db.table_index("jobs"))
+    if job.periodic is None:
+        raise Malformed(f'job "{job_id}" is not periodic')
+    return job, periodic.of_job(db, namespace, job_id)
 
 
 # ---- the loop -----------------------------------------------------------------------------------

@@ -85,12 +85,12 @@ def parse_job(
 
 def look_at(
     db: Snapshot, request: JobValidateRequest, namespace: str | None, surroundings: Surroundings
-) -> Findings:
-    """Return all that a registration would say of a job, errors too. Raises `Malformed`."""
+) -> tuple[Job, Findings]:
+    """Return a job, and all that a registration would say of it, errors too. Raises `Malformed`."""
     if request.job is None:
         raise Malformed("Job must be specified")
     job, findings = complete(request.job, namespace, surroundings.region)
-    return findings.after(*misplaced(db, job, surroundings))
+    return job, findings.after(*misplaced(db, job, surroundings))
 
 
 def complete(document: Document, namespace: str | None, region: str) -> tuple[Job, Findings]:

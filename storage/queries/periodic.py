@@ -29,6 +29,7 @@ class Due(msgspec.Struct, frozen=True):
     job_id: str
     followed_to: int
     next_slot: int | None
+    paused: bool
 
 
 _FOLLOW = """
@@ -52,6 +53,9 @@ _ADVANCE = """
        SET followed_to = :followed_to, next_slot = :next_slot
      WHERE namespace = :namespace AND job_id = :job_id
 """
+_SET_PAUSED = """
+    UPDATE periodic_jobs SET paused = :paused WHERE namespace = :namespace AND job_id = :job_id
+"""
 
 
 def follow(tx: Transaction, job: Job) -> None:
@@ -70,7 +74,9 @@ def is_followed(job: Job) -> bool:
 
 
 def _due(row: sqlite3.Row) -> Due:
-    return Due(row["namespace"], row["job_id"], row["followed_to"], row["next_slot"])
+    return Due(
+        row["namespace"], row["job_id"], row["followed_to"], row["next_slot"], bool(row["paused"])
+    )
 
 
 def due(db: Snapshot, now: int, most: int) -> list[Due]:
@@ -89,6 +95,13 @@ def of_job(db: Snapshot, namespace: str, job_id: str) -> Due | None:
     """Return how far the clock has been followed for a job; None when it is not."""
     row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return _due(row) if row else None
+
+
+def set_paused(tx: Transaction, namespace: str, job_id: str, *, paused: bool) -> None:
+    """Let the slots of a job be skipped from now on, or launch children again."""
+    key = {"namespace": namespace, "job_id": job_id}
+    tx.execute(_SET_PAUSED, {**key, "paused": paused})
+    tx.touch("periodic_slots", topic(namespace, job_id))
 
 
 def advance(

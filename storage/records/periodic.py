@@ -1,4 +1,4 @@
-"""The slot: a time at which a periodic job was to launch a child, and what became of it."""
+"""The clock of a periodic job, and the slot: a time at which a periodic job was to launch a child, and what became of it."""
 
 from enum import StrEnum
 
@@ -23,3 +23,12 @@ class Slot(Record, frozen=True, kw_only=True):
     reason: str = ""
     child_id: str = ""
     create_index: int = 0
+
+
+class Clock(Record, frozen=True, kw_only=True):
+    """Whether slots are skipped at present, and when children are launched next (RFC 3339)."""
+
+    job_id: str
+    namespace: str
+    paused: bool
+    next_launches: list[str]

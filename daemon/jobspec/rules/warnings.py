@@ -9,11 +9,13 @@ from daemon.jobspec.gotext import as_one, quote, within
 from daemon.jobspec.rules.blocks import DEFAULT_IDENTITY
 from daemon.jobspec.rules.inert import inert
 from storage.errors import Invalid
+from storage.records.base import MINUTE, SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job, Periodic
 from storage.records.task import Identity, Service, Task
 
 _SECRETS_IDENTITY = "vault_"
+_LOOKED_AT = 10  # launches of each cron
 
 
 def warnings(job: Job, *, oversubscription: bool) -> Iterator[str]:
@@ -55,6 +57,25 @@ def _launches(periodic: Periodic, *, frequent: bool) -> Iterator[str]:
         if len(seconds) > 1:
             gap = min(later - earlier for earlier, later in pairwise((*seconds, seconds[0] + 60)))
             yield f"cron {quote(spec)} has launches only {gap} s apart"
+            return
+    if len(periodic.specs or ()) > 1 and (close := _closest(periodic)) < MINUTE:
+        yield f"its crons together have launches only {close // SECOND} s apart"
+
+
+def _closest(periodic: Periodic) -> int:
+    """Return how close the first launches of several crons come to each other, nanoseconds."""
+    slots: set[int] = set()
+    for spec in periodic.specs or ():
+        slot: int | None = 0
+        for _ in range(_LOOKED_AT):
+            try:
+                slot = cron.next_after(spec, slot or 0)
+            except Invalid:
+                break  # an error, and said as one
+            if slot is None:
+                break
+            slots.add(slot)
+    return min((later - earlier for earlier, later in pairwise(sorted(slots))), default=MINUTE)
 
 
 def _group(group: TaskGroup) -> Iterator[str]:

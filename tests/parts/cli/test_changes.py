@@ -199,6 +199,28 @@ def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("verb", "said"), [("pause", "is paused"), ("resume", "launches children at its slots")]
+)
+def test_a_clock_is_paused_and_resumed(
+    fake: FakeDaemon, terminal: Terminal, verb: str, said: str
+) -> None:
+    fake.tell(f"/v1/job/web/periodic/{verb}", {"Index": 7}, method="POST")
+    assert f'job "web" {said}' in terminal.type("job", "periodic", verb, "web").stdout
+
+
+def test_the_next_launches_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+    clock = {"JobID": "web", "Namespace": "default", "Paused": True}
+    slots = ["2026-11-21T02:00:00Z", "2026-11-21T03:00:00Z"]
+    fake.tell(
+        "/v1/job/web/periodic", {**clock, "NextLaunches": slots}, {**clock, "NextLaunches": []}
+    )
+    result = terminal.type("job", "periodic", "next", "web")
+    assert result.stdout == f"Next launches: {slots[0]}, {slots[1]}\n"
+    assert "is paused" in result.stderr
+    assert terminal.type("job", "periodic", "next", "web").stdout == "No launch is to come\n"
+
+
 def test_what_is_missing_is_explained(fake: FakeDaemon, terminal: Terminal) -> None:
     reason = {"Cause": "place", "Message": "too little room", "TaskGroup": "api", "Missing": 2}
     answer = {"JobID": "web", "Namespace": "default", "Status": "running", "Running": 1}

@@ -51,7 +51,7 @@ def test_a_plan_shows_what_changes_and_how_to_go_on(
     )
     (asked,) = fake.asked(PLAN)
     assert asked.body["Job"] == {"id": "web", "Namespace": "ops"}
-    assert (asked.body["Diff"], asked.query) == (True, {})
+    assert (asked.body["Diff"], asked.query) == (True, {"launches": "true"})
 
 
 @pytest.mark.parametrize(
@@ -85,11 +85,11 @@ def test_a_plan_says_what_finds_no_place_and_when_it_is_launched(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:
     full = {"web": {"NodesInPool": 1, "NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}}
-    answer = planned(FailedTGAllocs=full, NextPeriodicLaunch="2027-01-01T00:00:00Z", Diff=None)
+    answer = planned(FailedTGAllocs=full, NextPeriodicLaunches=["2027-01-01T00:00:00Z"], Diff=None)
     fake.tell(PLAN, answer, method="POST")
     assert terminal.type("plan", "--no-diff", file).output.splitlines() == [
         'group "web": 1 allocation not placed, because the only node has too little memory left',
-        "Next launch: 2027-01-01T00:00:00Z",
+        "Next launches: 2027-01-01T00:00:00Z",
         "Job modify index: 7",
     ]
 

@@ -10,8 +10,17 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.jobs.periodic import decide, derive, force, next_slot, offset, open_periodic
-from storage.errors import Refused
+from daemon.jobs.periodic import (
+    decide,
+    derive,
+    force,
+    launches,
+    next_slot,
+    offset,
+    open_periodic,
+    pause,
+)
+from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.job import Job, Parameterized, Periodic, VersionTag
@@ -497,3 +506,58 @@ async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> 
     async with following(store, clock):
         await until_children(store, 1)
     assert outcomes(store) == [(FIRST, "caught-up")]
+
+
+# ---- pausing --------------------------------------------------------------------------------------
+
+
+async def test_the_slots_of_a_paused_job_are_skipped_until_it_is_resumed(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    await pause(store, "default", "web", paused=True)
+    await register(store, meta={"a": "b"})  # a newer version changes nothing about it
+    await look(store, FIRST)
+    await look(store, FIRST + 3 * HOUR)
+    await pause(store, "default", "web", paused=False)
+    await look(store, FIRST + 4 * HOUR)
+    assert [(one.slot, one.slots, one.outcome, one.reason) for one in reversed(ledger(store))] == [
+        (FIRST, 1, "skipped", "the job is paused"),
+        (FIRST + HOUR, 3, "skipped", "the job is paused"),
+        (FIRST + 4 * HOUR, 1, "launched", ""),
+    ]
+
+
+async def test_a_paused_job_can_be_launched_by_hand(store: Store) -> None:
+    await register(store)
+    await pause(store, "default", "web", paused=True)
+    await force(store, "default", "web", now=NOW, eval_id="e")
+    assert len(children(store)) == 1
+
+
+@pytest.mark.parametrize(
+    ("block", "stopped", "said"),
+    [
+        (None, False, 'job "web" is not periodic'),
+        (HOURLY, True, "has no clock that runs"),
+        (msgspec.structs.replace(HOURLY, enabled=False), False, "has no clock that runs"),
+    ],
+)
+async def test_what_has_no_clock_cannot_be_paused(
+    store: Store, block: Periodic | None, stopped: bool, said: str
+) -> None:
+    await register(store, block, stop=stopped)
+    with pytest.raises(Malformed, match=said):
+        await pause(store, "default", "web", paused=True)
+
+
+async def test_an_unknown_job_cannot_be_paused(store: Store) -> None:
+    with pytest.raises(NotFound):
+        await pause(store, "default", "web", paused=True)
+
+
+def test_the_next_ten_launches_have_the_lateness_of_the_job() -> None:
+    made = job("web", type="batch", periodic=HOURLY, meta={"steward_jitter": "30m"})
+    late = offset(made)
+    assert launches(made, NOW)[:2] == [FIRST + late, FIRST + HOUR + late]
+    assert len(launches(made, NOW)) == 10
+    assert launches(msgspec.structs.replace(made, stop=True), NOW) == []

@@ -350,7 +350,11 @@ def periodic(*specs: str, **fields: Any) -> Document:
 @pytest.mark.parametrize(
     ("given", "remarks"),
     [
-        (periodic("* * * * *", "30 0 * * * * *"), []),
+        (periodic("* * * * *", "30 2 * * *"), []),
+        (
+            periodic("* * * * *", "30 0 * * * * *"),
+            ["its crons together have launches only 30 s apart"],
+        ),
         (periodic("*/10 0 0 * * * *"), ['cron "*/10 0 0 * * * *" has launches only 10 s apart']),
         (periodic("0,59 * * * * * *"), ['cron "0,59 * * * * * *" has launches only 1 s apart']),
         (periodic("* * * * * * *", Meta={"steward_frequent_launches": "true"}), []),
