@@ -15,7 +15,7 @@ from daemon.clock import Clock
 from daemon.identity.credentials import Client, Credentials
 from daemon.identity.flight import Flights
 from daemon.identity.resources import ResourceID, parse, path
-from daemon.identity.transport import Failed, Response, Retries, Transport, decoded
+from daemon.identity.transport import Failed, Response, decoded
 from daemon.jobspec.gotext import quote
 from storage.errors import Refused
 from storage.records.base import SECOND
@@ -76,10 +76,7 @@ class _Kept(msgspec.Struct, frozen=True):
 class ResourceManager:
     """Asks the cloud about resources, as the identity of a mount."""
 
-    def __init__(
-        self, transport: Transport, credentials: Credentials, clock: Clock, keep: int
-    ) -> None:
-        self._transport = transport
+    def __init__(self, credentials: Credentials, clock: Clock, keep: int) -> None:
         self._credentials = credentials
         self._clock = clock
         self._keep = keep
@@ -180,15 +177,9 @@ class ResourceManager:
 
     async def _ask(self, client: Client, url: str, kind: type[T], what: str) -> T | Refused:
         """Return what the cloud says; that there is no such thing is an answer as well."""
-        settings = client.settings
+        audience = client.settings.endpoints.audience
         try:
-            token = await self._credentials.access_token(client, settings.endpoints.audience)
-            answer = await self._transport.send(
-                "GET",
-                url,
-                headers={"Authorization": f"Bearer {token}"},
-                retries=Retries.of(settings.config),
-            )
+            answer = await self._credentials.ask(client, audience, "GET", url)
         except Refused as error:
             raise Failed(f"{what}: {error}") from error
         if answer.status == _NOT_FOUND:

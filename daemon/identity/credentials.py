@@ -27,6 +27,7 @@ from storage.records.identity import Mount
 log = logging.getLogger("steward.identity.credentials")
 
 BEFORE_END = 5 * MINUTE  # a token that ends sooner is not used again
+_NEW = MINUTE  # a token younger than this is not exchanged for another when it is refused
 _UNUSED = 3 * HOUR  # a token that nobody asked for so long is let go
 _LONGEST_RENEWAL = 120.0  # seconds, all attempts together
 _ROUND = 30.0  # seconds between looks at what is about to end
@@ -36,6 +37,7 @@ _MAX_FILE = 64 * 1024  # bytes of a file with a token
 
 _MACHINE_TOKEN = "/metadata/identity/oauth2/token"  # noqa: S105  # a path
 _BAD_REQUEST = 400
+_UNAUTHORIZED = 401
 _LONGEST_LIFE = 48 * 3600  # seconds
 _SECONDS = re.compile(r"[0-9]{1,18}")
 _TOKEN = re.compile(r"[!-~]+")  # what a header can hold
@@ -101,6 +103,41 @@ class Credentials:
             held = await self._flights.join(key, lambda: self._fetch(key, client, audience))
         held.used_at = now
         return held.token
+
+    async def ask(
+        self, client: Client, audience: str, method: str, url: str, document: object = None
+    ) -> Response:
+        """Return what an interface of the cloud answers to a client. Raises `Refused`.
+
+        A token that is refused before its end (keys were changed, a role was assigned anew) is
+        let go and the question asked once more, unless it is a new one: then the refusal is meant.
+        """
+        token = await self.access_token(client, audience)
+        answer = await self._send(client, token, method, url, document)
+        if answer.status == _UNAUTHORIZED and self._let_go(_key(client, audience), token):
+            token = await self.access_token(client, audience)
+            answer = await self._send(client, token, method, url, document)
+        return answer
+
+    async def _send(
+        self, client: Client, token: str, method: str, url: str, document: object
+    ) -> Response:
+        return await self._transport.send(
+            method,
+            url,
+            headers={"Authorization": f"Bearer {token}"},
+            document=document,
+            retries=Retries.of(client.settings.config),
+        )
+
+    def _let_go(self, key: tuple[object, ...], token: str) -> bool:
+        """Let go of a token that is refused; tell whether another may do better."""
+        held = self._held.get(key)
+        if held is not None and held.token == token:
+            if held.fetched_at + _NEW > self._clock.now():
+                return False
+            del self._held[key]
+        return True
 
     def forget(self, accessor: str) -> None:
         """Let go of the tokens of a mount."""

@@ -7,7 +7,7 @@ import msgspec
 
 from daemon.identity.credentials import Client, Credentials
 from daemon.identity.resources import path
-from daemon.identity.transport import Failed, Response, Retries, Transport, decoded, message_of
+from daemon.identity.transport import Failed, Response, decoded, message_of
 from storage.records.base import SECOND
 
 MOST_GROUPS = 10_000
@@ -39,8 +39,7 @@ class _Groups(msgspec.Struct, frozen=True):
 class Graph:
     """Asks the graph as a client. Everything raises `Refused` with what the graph says."""
 
-    def __init__(self, transport: Transport, credentials: Credentials) -> None:
-        self._transport = transport
+    def __init__(self, credentials: Credentials) -> None:
         self._credentials = credentials
 
     async def application(self, client: Client) -> Application:
@@ -103,14 +102,8 @@ class Graph:
         self, client: Client, method: str, where: str, document: object = None
     ) -> Response:
         settings = client.settings
-        token = await self._credentials.access_token(client, settings.graph_audience)
-        return await self._transport.send(
-            method,
-            f"{settings.endpoints.graph}{where}",
-            headers={"Authorization": f"Bearer {token}"},
-            document=document,
-            retries=Retries.of(settings.config),
-        )
+        url = f"{settings.endpoints.graph}{where}"
+        return await self._credentials.ask(client, settings.graph_audience, method, url, document)
 
 
 def _path(application: Application) -> str:

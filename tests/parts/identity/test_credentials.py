@@ -78,6 +78,29 @@ async def test_a_renewal_that_fails_is_tried_again_after_growing_pauses(
     assert len(cloud.asked("directory", TOKENS)) == 3
 
 
+async def test_a_token_that_is_refused_before_its_end_is_exchanged_for_another(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    jwt = cloud.mint_machine()
+    await login.log_in_machine(jwt)
+    clock.advance(61)
+    cloud.fail(service="resource_manager", status=401, times=1)
+    await login.log_in_machine(jwt)
+    assert len(cloud.asked("directory", TOKENS)) == 2
+
+
+async def test_a_new_token_that_is_refused_is_not_exchanged(
+    login: Login, cloud: Cloud, clock: Clock
+) -> None:
+    jwt = cloud.mint_machine()
+    cloud.fail(service="resource_manager", status=401)
+    for seconds, tokens in ((0, 1), (30, 1), (31, 2), (30, 2)):
+        clock.advance(seconds)
+        with pytest.raises(Refused, match="unable to retrieve virtual machine metadata"):
+            await login.log_in_machine(jwt)
+        assert len(cloud.asked("directory", TOKENS)) == tokens
+
+
 async def test_a_renewal_that_is_slow_holds_up_no_other(
     login: Login, cloud: Cloud, clock: Clock
 ) -> None:
