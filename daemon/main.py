@@ -135,6 +135,7 @@ async def _run_parts(
         issuer = await parts.enter_async_context(open_issuer(store, seal, clock, ids))
 
         # A new store's signing key is made in a thread while all this is imported.
+        from daemon.acl.task_tokens import TaskTokens
         from daemon.api.endpoints import ENDPOINTS, PUBLIC
         from daemon.api.routes import ROUTES
         from daemon.backups import open_backups
@@ -167,7 +168,9 @@ async def _run_parts(
         config = msgspec.structs.replace(config, port=listeners.port)
         variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
         runner = await parts.enter_async_context(
-            open_runner(store, clock, config, ids, issuer, variables)
+            open_runner(
+                store, clock, config, ids, issuer, variables, TaskTokens(store, tokens, clock)
+            )
         )
         retention = config.retention_days * _DAY
         await parts.enter_async_context(open_evals(store, clock, ids, retention))

@@ -170,6 +170,8 @@ class Tokens:
         """
         if token.mount and mounts.by_accessor(db, token.mount) is None:
             raise UnknownToken
+        if token.allocation and not _lives(db, token.allocation):
+            raise UnknownToken
         if token.kind is TokenKind.BATCH and token.parent and not tokens.find(db, token.parent):
             raise UnknownToken
         entity = entities.find(db, token.entity_id) if token.entity_id else None
@@ -237,6 +239,12 @@ class Tokens:
         """Return when the next token ends, or when it is to be looked for again."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
+
+
+def _lives(db: Snapshot, alloc_id: str) -> bool:
+    """Tell whether an allocation has not ended."""
+    allocation = allocations.find(db, alloc_id)
+    return allocation is not None and not allocation.client_terminal
 
 
 def _remove_ended(tx: Transaction, now: int) -> bool:

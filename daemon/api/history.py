@@ -112,7 +112,7 @@ async def revert(request: Request) -> Reply:
         parts.store,
         request.namespace,
         body,
-        surroundings=surroundings(request),
+        surroundings=surroundings(request, body.secrets_token),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

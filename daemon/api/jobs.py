@@ -3,6 +3,7 @@
 from msgspec import UNSET, UnsetType
 
 from daemon.acl.check import EVERYWHERE
+from daemon.acl.task_tokens import refusal
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import paginate
 from daemon.jobs.evaluate import until_looked_at
@@ -125,7 +126,7 @@ async def _register(request: Request, body: JobRegisterRequest) -> Reply:
         body,
         namespace=namespace,
         registrar=request.caller.token.accessor if parts.tokens.asks else "",
-        surroundings=surroundings(request),
+        surroundings=surroundings(request, secret_in(body.job)),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         scaling_ids=parts.ids,
@@ -156,7 +157,7 @@ async def validate(request: Request) -> Reply:
     body = request.decode(JobValidateRequest)
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
-    around = surroundings(request)
+    around = surroundings(request, secret_in(body.job))
     job, found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
     response = JobValidateResponse(
         next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
@@ -174,12 +175,27 @@ def shown_launches(request: Request, job: Job) -> list[str] | UnsetType:
     return [rfc3339(at) for at in launches(job, request.parts.clock.now())]
 
 
-def surroundings(request: Request) -> Surroundings:
-    """Return what a job may name besides what it brings along."""
-    known = request.parts.store.read(nodes.every)
-    pools = {*ALWAYS_THERE, *(node.node_pool for node in known)}
+def secret_in(job: Document | None) -> str:
+    """Return the token that a job brings along for the secrets that it asks for."""
+    given = (job or {}).get("SecretsToken") or (job or {}).get("VaultToken")
+    return given if isinstance(given, str) else ""
+
+
+def surroundings(request: Request, secret: str = "") -> Surroundings:
+    """Return what a job may name besides what it brings along.
+
+    `secret` is a token with which its tasks get theirs; without one it is the caller's own.
+    """
     parts = request.parts
-    return Surroundings(region=parts.config.region, node_pools=pools, policies=parts.policies)
+    known = parts.store.read(nodes.every)
+    pools = {*ALWAYS_THERE, *(node.node_pool for node in known)}
+    caller = parts.tokens.resolve(secret, request.address) if secret else request.caller
+    return Surroundings(
+        region=parts.config.region,
+        node_pools=pools,
+        policies=parts.policies,
+        secrets=lambda db, block: refusal(db, caller, block),
+    )
 
 
 async def stop(request: Request) -> Reply:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, UnsetType
 
-from daemon.api.jobs import check_right, shown_launches, surroundings
+from daemon.api.jobs import check_right, secret_in, shown_launches, surroundings
 from daemon.evals.dry_run import dry_run
 from daemon.jobs.register import check_place, complete
 from daemon.web.reply import Reply
@@ -52,7 +52,7 @@ async def plan(request: Request) -> Reply:
         raise Malformed("Job ID does not match")
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
-    around = surroundings(request)
+    around = surroundings(request, secret_in(body.job))
     job, findings = complete(body.job, namespace, around.region)
     if job.region != around.region:
         raise Refused("No path to region")

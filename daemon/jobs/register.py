@@ -5,7 +5,7 @@ register-request-errors, register-validation, enforce-index, update-job): the bo
 itself, the index that the caller enforces, what may not change.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import msgspec
 
@@ -21,6 +21,7 @@ from storage.records.base import Record, Uint64
 from storage.records.codec import Document, JobDocument
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, Submission
+from storage.records.task import SecretsConfig
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -58,11 +59,15 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job may name besides what is stored, the one region and the pools; and what it must keep."""
+    """What a job may name besides what is stored: the one region, the pools, and the secrets.
+
+    `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing.
+    """
 
     region: str
     node_pools: Collection[str]
     policies: Policies = Policies()
+    secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
 
 
 def parse_job(
@@ -179,6 +184,9 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
         errors += forbidden(job, namespace)
     if job.node_pool not in surroundings.node_pools:
         errors.append(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
+    for task in (task for group in job.task_groups or () for task in group.tasks or ()):
+        if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
+            errors.append(f'task "{task.name}" cannot have a token: {refusal}')
     return errors
 
 

@@ -48,14 +48,14 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, errors=(*errors, *self.errors))
 
 
-def validate(job: Job, *, secrets: bool = False, oversubscription: bool = False) -> Findings:
+def validate(job: Job, *, oversubscription: bool = False) -> Findings:
     """Return everything that is wrong or dubious with a complete job.
 
     `secrets`: a secrets service is configured. `oversubscription`: memory may exceed what is
     reserved.
     """
     errors = [
-        *_services_beside_us(job, secrets=secrets),
+        *_services_beside_us(job),
         *job_rules(job),
         *_refused(job),
         *_not_offered(job),
@@ -92,11 +92,11 @@ def _is_parameterized(job: Job) -> bool:
     return job.parameterized_job is not None and not job.dispatched
 
 
-def _services_beside_us(job: Job, *, secrets: bool) -> Iterator[str]:
-    """Object, once each, to a secrets service that is not there and to clusters of discovery."""
+def _services_beside_us(job: Job) -> Iterator[str]:
+    """Object, once each, to another secrets service than ours and to clusters of discovery."""
     tasks = [task for group in job.task_groups or () for task in group.tasks or ()]
     asked = [task.secrets_config.cluster for task in tasks if task.secrets_config]
-    if missing := [cluster for cluster in asked if not secrets or cluster != "default"]:
+    if missing := [cluster for cluster in asked if cluster != "default"]:
         yield f'Vault "{missing[0]}" not enabled but used in the job'
     yield from _discovery(job)
 

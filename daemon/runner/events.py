@@ -208,6 +208,12 @@ def template(now: int, message: str) -> TaskEvent:
     return _with_message("Template", now, message)
 
 
+def secrets_failure(now: int, reason: str) -> TaskEvent:
+    """Return: the task cannot have a token of the secrets side."""
+    event = _because("Secrets Error", now, "secrets_error", reason)
+    return msgspec.structs.replace(event, vault_error=reason)
+
+
 def hook_failed(now: int, reason: str) -> TaskEvent:
     """Return: something beside the task could not be done for it."""
     return _with_message("Task hook failed", now, reason)

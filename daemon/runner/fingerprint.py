@@ -33,6 +33,7 @@ from storage.records.times import rfc3339
 
 # The version of the peer whose jobs API this is: job files ask for it.
 PEER_VERSION = "2.0.6"
+_SECRETS_VERSION = "1.16.0"  # of the other peer, whose tokens we give to tasks
 
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -74,6 +75,7 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
         "unique.storage.bytesfree": str(disk.f_bavail * disk.f_frsize),
         "nomad.version": PEER_VERSION,
         "nomad.service_discovery": "true",
+        "vault.version": _SECRETS_VERSION,
         "steward.version": VERSION,
     }
     for name, said in found.items():

@@ -14,6 +14,7 @@ from daemon.runner.identities import Signer
 from daemon.runner.report import Reports
 from daemon.runner.rotation import Sweeper
 from storage.queries.variables import Entry
+from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
 
@@ -30,12 +31,62 @@ class Variables(Protocol):
         ...
 
 
+class Held(Protocol):
+    """A token of a task; times and spans are nanoseconds. `secret` is known when it is made."""
+
+    @property
+    def accessor(self) -> str:
+        """Return by what it can be found without its secret."""
+        ...
+
+    @property
+    def secret(self) -> str:
+        """Return what the task shows."""
+        ...
+
+    @property
+    def ttl(self) -> int:
+        """Return how long it was to live when it was made."""
+        ...
+
+    @property
+    def renewed_at(self) -> int:
+        """Return when its life was last prolonged."""
+        ...
+
+    @property
+    def expires_at(self) -> int:
+        """Return when it ends."""
+        ...
+
+
+class Credentials(Protocol):
+    """What gives tokens of the secrets side to tasks."""
+
+    async def make(self, workload: Workload, block: SecretsConfig) -> Held:
+        """Return a new token. Raises `Refused`."""
+        ...
+
+    async def renew(self, accessor: str) -> Held:
+        """Let a token live on, as far as it may. Raises `Refused` when it has ended."""
+        ...
+
+    def find(self, accessor: str) -> Held | None:
+        """Return a token that was made before; None when it has ended."""
+        ...
+
+    async def end(self, accessor: str) -> None:
+        """Let nobody use a token any more."""
+        ...
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The place. `values` are what `${…}` may name of the node, `environment` what tasks inherit."""
 
     alloc_dir: Path
     store: Store
     variables: Variables  # that tasks may read
+    credentials: Credentials  # of the secrets side
     rendering: trio.CapacityLimiter  # of templates that take long
     clock: Clock
     drivers: Mapping[str, Driver]

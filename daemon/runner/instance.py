@@ -6,6 +6,7 @@ from storage.records.allocation import Allocation
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.task import Task
+from storage.records.workload import Workload
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +20,23 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     def tasks(self) -> list[Task]:
         """Return the tasks of the group."""
         return self.group.tasks or []
+
+
+def workload_of(instance: Instance, task: str) -> Workload:
+    """Return a task as policies and tokens name it."""
+    return Workload(
+        iss="",
+        sub="",
+        aud=[],
+        iat=0,
+        nbf=0,
+        jti="",
+        nomad_namespace=instance.allocation.namespace,
+        nomad_job_id=instance.job.parent_id or instance.job.id,
+        nomad_allocation_id=instance.allocation.id,
+        nomad_group=instance.group.name,
+        nomad_task=task,
+    )
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):

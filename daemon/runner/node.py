@@ -25,7 +25,7 @@ from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
-from daemon.runner.host import Host, Variables
+from daemon.runner.host import Credentials, Host, Variables
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
 from daemon.runner.instance import Past
@@ -357,6 +357,7 @@ async def open_runner(
     ids: Iterator[str],
     signer: Signer,
     variables: Variables,
+    credentials: Credentials,
     *,
     drivers: Mapping[str, Driver] | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -381,6 +382,7 @@ async def open_runner(
         alloc_dir=config.alloc_dir,
         store=store,
         variables=variables,
+        credentials=credentials,
         rendering=trio.CapacityLimiter(1),
         clock=clock,
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},

@@ -18,6 +18,7 @@ from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
 from daemon.runner.restarts import Outcome
+from daemon.runner.secret_token import SecretToken
 from daemon.runner.taskdir import directories, is_fetched, note_fetched
 from daemon.runner.wishes import Wish
 from storage.errors import Refused
@@ -100,6 +101,15 @@ class Provisions:
             owner_of(host, task),
             services_of(instance().group, task),
         )
+        self._token = SecretToken(
+            host.credentials,
+            instance,
+            task.name,
+            self._root,
+            owner_of(host, task),
+            host.clock.now,
+            note,
+        )
         self._templates = self._writer()
 
     def _writer(self) -> "Templates | None":
@@ -133,6 +143,7 @@ class Provisions:
         """Return the environment without what templates add to it."""
         instance, task = self._instance(), self._task
         env = environment_of(self._host, instance, task) | self._identities.environment
+        env |= self._token.environment
         places = places_of(self._host, instance, task)
         if self._identities.wanted and places.secrets.startswith(self._root):
             # Behind walls of its own the task would not find it.
@@ -167,7 +178,8 @@ class Provisions:
     @property
     def take_time(self) -> bool:
         """Tell whether the task may have to wait for what it needs."""
-        return bool(self._task.artifacts or self._task.templates)
+        task = self._task
+        return bool(task.artifacts or task.templates or task.secrets_config)
 
     async def bring(self) -> Outcome | None:
         """Bring what the task needs; return how the attempt ended if that cannot be had."""
@@ -178,6 +190,12 @@ class Provisions:
             self._identities.hand_over(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+            return Outcome.UNRECOVERABLE
+        try:
+            if self._task.secrets_config is not None:
+                await self._token.bring()
+        except (Refused, OSError) as error:
+            self._note(events.secrets_failure(self._now(), f"no token can be given: {error}"))
             return Outcome.UNRECOVERABLE
         return await self._write_templates()
 
@@ -222,7 +240,8 @@ class Provisions:
     @property
     def may_change(self) -> bool:
         """Tell whether something that the task was given may have to be given anew."""
-        return self._templates is not None or self._identities.next_renewal() is not None
+        has_more = self._templates is not None or self._task.secrets_config is not None
+        return has_more or self._identities.next_renewal() is not None
 
     def recall(self, started_at: str) -> None:
         """Go on with what an earlier daemon has given to the task."""
@@ -232,6 +251,8 @@ class Provisions:
             self._identities.recall(instance.allocation, instance.job, began, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
+        if self._task.secrets_config is not None:
+            self._token.recall()
         if self._templates is not None:
             self._templates.recall()
 
@@ -239,8 +260,14 @@ class Provisions:
         """Give anew what ends or changes, and tell the task of it, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._renew_identities)
+            if self._task.secrets_config is not None:
+                nursery.start_soon(self._keep_token)
             if self._templates is not None:
                 nursery.start_soon(self._templates.tend, self._tell)
+
+    async def _keep_token(self) -> None:
+        while True:
+            await self._tell(await self._token.keep())
 
     async def _renew_identities(self) -> None:
         """Make a new token whenever one is at half of its life."""

@@ -14,7 +14,7 @@ import msgspec
 from daemon.runner.beneath import open_beneath
 from daemon.runner.env import Directories
 from daemon.runner.host import Variables
-from daemon.runner.instance import Instance
+from daemon.runner.instance import Instance, workload_of
 from daemon.runner.taskdir import meant
 from daemon.templates.faults import LONGEST
 from daemon.templates.lookups import (
@@ -115,20 +115,7 @@ class Sources:
     @property
     def _workload(self) -> Workload:
         """Return the task as policies name it."""
-        instance = self._instance()
-        return Workload(
-            iss="",
-            sub="",
-            aud=[],
-            iat=0,
-            nbf=0,
-            jti="",
-            nomad_namespace=instance.allocation.namespace,
-            nomad_job_id=instance.job.parent_id or instance.job.id,
-            nomad_allocation_id=instance.allocation.id,
-            nomad_group=instance.group.name,
-            nomad_task=self._ground.task,
-        )
+        return workload_of(self._instance(), self._ground.task)
 
     # ---- services -------------------------------------------------------------------------------
 

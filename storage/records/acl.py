@@ -37,6 +37,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     parent: str = ""  # accessor of the token that it ends with; empty: it has none
     role: str = ""  # the role by which it was made, on the secrets side
     entity_id: str = ""
+    allocation: str = ""  # with which it ends; empty: it is not a task's
     meta: dict[str, str] | None = None
     bound_cidrs: tuple[str, ...] = ()
     ttl: int = 0  # with which it was made; 0: it never ends

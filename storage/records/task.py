@@ -189,7 +189,7 @@ class VolumeMount(Record, frozen=True, kw_only=True):
 class SecretsConfig(Record, frozen=True, kw_only=True):
     """The task's wish for a token of the secrets side (`vault` in job files)."""
 
-    policies: list[str] | UnsetType | None = UNSET  # may be submitted, is not kept
+    policies: list[str] | UnsetType | None = UNSET  # kept where there are any
     role: str = ""
     namespace: str = ""
     cluster: str = "default"

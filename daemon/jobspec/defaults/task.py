@@ -91,7 +91,7 @@ def _identity(given: Document) -> Document:
 
 
 def _secrets_config(given: Document, job: Document) -> Document:
-    block = {name: value for name, value in given.items() if name != "Policies"}
+    block = {name: value for name, value in given.items() if name != "Policies" or value}
     return {
         **block,
         "Namespace": block.get("Namespace") or job.get("SecretsNamespace", ""),

@@ -13,6 +13,8 @@ import msgspec
 import trio
 
 from daemon.acl.seal import Seal
+from daemon.acl.task_tokens import TaskTokens
+from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.runner.node import Runner, open_runner
@@ -73,8 +75,9 @@ async def purge_job(store: Store, job: Job) -> None:
 class World:
     """The store and the runner, and what tests do with them."""
 
-    def __init__(self, store: Store, runner: Runner, config: Config) -> None:
+    def __init__(self, store: Store, runner: Runner, config: Config, tokens: Tokens) -> None:
         self.store, self.runner, self.config = store, runner, config
+        self.tokens = tokens
         self.clock = SystemClock()
         self._ids = unique_ids()
 
@@ -162,18 +165,22 @@ async def open_world(
 ) -> AsyncIterator[World]:
     """Open a runner on a store."""
     config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
-    variables = TaskVariables(store, SEAL, asks=True)
-    async with open_runner(
-        store,
-        SystemClock(),
-        config,
-        unique_ids(),
-        Signer(),
-        variables,
-        drivers=drivers,
-        environment={},
-    ) as runner:
-        yield World(store, runner, config)
+    clock = SystemClock()
+    async with (
+        open_tokens(store, clock, SEAL, asks=True) as tokens,
+        open_runner(
+            store,
+            clock,
+            config,
+            unique_ids(),
+            Signer(),
+            TaskVariables(store, SEAL, asks=True),
+            TaskTokens(store, tokens, clock),
+            drivers=drivers,
+            environment={},
+        ) as runner,
+    ):
+        yield World(store, runner, config, tokens)
 
 
 class Signer:

@@ -396,12 +396,18 @@ def test_of_two_default_identities_the_last_counts_and_the_other_stays() -> None
     assert [each.name for each in one.identities or ()] == ["default"]
 
 
-def test_a_wish_for_secrets_has_the_jobs_namespace_and_no_policies() -> None:
+def test_a_wish_for_secrets_has_the_jobs_namespace_and_its_policies() -> None:
     given = task(SecretsConfig={"Policies": ["p"], "ChangeSignal": "sigusr1"})
     block = only_task(job(group(given), SecretsNamespace="s")).secrets_config
     assert block is not None
     assert (block.namespace, block.cluster, block.change_mode) == ("s", "default", "restart")
     assert (block.change_signal, block.env) == ("SIGUSR1", True)
+    assert block.policies == ["p"]
+
+
+def test_a_wish_for_secrets_without_policies_says_nothing_of_them() -> None:
+    given = task(SecretsConfig={"Policies": []})
+    block = only_task(job(group(given))).secrets_config
     assert "Policies" not in msgspec.to_builtins(block)
 
 

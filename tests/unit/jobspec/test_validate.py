@@ -120,7 +120,6 @@ def test_whether_a_job_was_dispatched_cannot_be_changed() -> None:
             job(group(task(Schedule={"Cron": {"Start": "0 8 * * *"}}))),
             "task schedules requires Nomad Enterprise",
         ),
-        (job(group(task(Vault={"Role": "r"}))), 'Vault "default" not enabled but used in the job'),
         (
             job(group(Consul={"Cluster": "other"})),
             "non-default Consul cluster requires Nomad Enterprise",
@@ -160,11 +159,9 @@ def test_what_is_offered_is_not(given: Document) -> None:
 
 def test_tokens_of_a_secrets_service_are_given_when_there_is_one() -> None:
     asking = complete(job(group(task(Vault={"Role": "r"}))))
-    assert validate(asking, secrets=True) == Findings()
+    assert validate(asking) == Findings()
     elsewhere = complete(job(group(task(Vault={"Cluster": "other"}))))
-    assert validate(elsewhere, secrets=True).errors == (
-        'Vault "other" not enabled but used in the job',
-    )
+    assert validate(elsewhere).errors == ('Vault "other" not enabled but used in the job',)
 
 
 # ---- warnings -----------------------------------------------------------------------------------

@@ -1,0 +1,141 @@
+"""The token of the secrets side that a task has: made for it, handed over, kept alive.
+
+It reaches the task in `secrets/vault_token`, which only its user can read, and in its environment.
+It is renewed at half of its life. One that cannot live on is replaced, and the task is told of it
+as the job says. In the allocation's own directory, which no task can look into, lies by what it
+is found after a restart of the daemon: not the secret itself.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from daemon.runner import events
+from daemon.runner.beneath import open_beneath, write_beneath
+from daemon.runner.drivers.driver import Owner
+from daemon.runner.host import Credentials, Held
+from daemon.runner.instance import Instance, workload_of
+from daemon.runner.wishes import Wish
+from storage.errors import Refused
+from storage.records.allocation import TaskEvent
+from storage.records.base import SECOND
+from storage.records.task import SecretsConfig
+
+_FILE = "secrets/vault_token"
+_NOTE = ".token."  # and the task's name, in the allocation's directory
+_LONGEST = 4096  # bytes of such a file
+_AGAIN = 30.0  # seconds until it is tried again to get one
+_LEAST = 4  # a token that has less than this part of its life left is replaced
+
+
+class SecretToken:
+    """The token of one task. `note` tells at once what happens."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        instance: Callable[[], Instance],
+        task: str,
+        root: str,
+        owner: Owner | None,
+        now: Callable[[], int],
+        note: Callable[[TaskEvent], None],
+    ) -> None:
+        self._credentials, self._instance, self._task = credentials, instance, task
+        self._root, self._owner, self._now, self._note = root, owner, now, note
+        self._held: Held | None = None
+        self._secret = ""
+
+    @property
+    def _block(self) -> SecretsConfig:
+        task = self._instance().group.task(self._task)
+        return (task and task.secrets_config) or SecretsConfig()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that hold the token."""
+        if not (self._secret and self._block.env):
+            return {}
+        return {"STEWARD_TOKEN": self._secret, "VAULT_TOKEN": self._secret}
+
+    async def bring(self) -> None:
+        """Hand over a token that is good, a new one if need be. Raises `Refused` or `OSError`."""
+        held = self._held and self._credentials.find(self._held.accessor)
+        if held is None or not self._secret:
+            await self._replace()
+        else:
+            self._held = held
+            self._write()
+
+    def recall(self) -> None:
+        """Go on with the token that an earlier daemon has handed over."""
+        try:
+            accessor = Path(self._root, f"{_NOTE}{self._task}").read_text()
+        except OSError:
+            return
+        self._held = self._credentials.find(accessor)
+        try:
+            descriptor = open_beneath(self._directory, _FILE, os.O_RDONLY | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                self._secret = file.read(_LONGEST).decode(errors="replace")
+        except (OSError, Refused):  # it is not kept in a file, or the task has removed it
+            self._secret = ""
+
+    async def keep(self) -> list[Wish]:
+        """Return, when the task has got another token, how it wants to be told."""
+        while True:
+            await trio.sleep(max(0, self._due() - self._now()) / SECOND)
+            if self._block.allow_token_expiration and self._held is not None:
+                await trio.sleep_forever()
+            try:
+                if await self._renew():
+                    continue
+                await self._replace()
+            except (Refused, OSError) as error:
+                self._note(events.secrets_failure(self._now(), f"no new token: {error}"))
+                await trio.sleep(_AGAIN)
+                continue
+            block = self._block
+            return [
+                Wish(
+                    mode=block.change_mode,
+                    signal=block.change_signal,
+                    said="Vault: new Vault token acquired",
+                )
+            ]
+
+    def _due(self) -> int:
+        """Return when half of the token's life is over; at once for one that there is not."""
+        held = self._held
+        return (held.renewed_at + held.expires_at) // 2 if held else 0
+
+    async def _renew(self) -> bool:
+        """Prolong the token's life; tell whether enough of it is left then."""
+        if self._held is None:
+            return False
+        try:
+            held = await self._credentials.renew(self._held.accessor)
+        except Refused:
+            return False
+        self._held = held
+        return (held.expires_at - self._now()) * _LEAST > held.ttl
+
+    async def _replace(self) -> None:
+        before = self._held
+        held = await self._credentials.make(workload_of(self._instance(), self._task), self._block)
+        self._held, self._secret = held, held.secret
+        self._write()
+        if before is not None:
+            await self._credentials.end(before.accessor)
+
+    def _write(self) -> None:
+        if self._held is not None:
+            write_beneath(self._root, f"{_NOTE}{self._task}", self._held.accessor.encode())
+        if not self._block.disable_file:
+            write_beneath(self._directory, _FILE, self._secret.encode(), owner=self._owner)
+
+    @property
+    def _directory(self) -> str:
+        return f"{self._root}/{self._task}"

@@ -1,0 +1,50 @@
+"""Who may submit a task that asks for a token of the secrets side."""
+
+import pytest
+
+from daemon.acl.check import Caller
+from daemon.acl.grant import Grant
+from daemon.acl.policies import parse
+from daemon.acl.task_tokens import refusal
+from storage.queries import tokens
+from storage.records.acl import Token, TokenRole
+from storage.records.task import SecretsConfig
+from storage.store import Store
+
+MAY_MAKE = 'path "auth/token/create/web" { capabilities = ["update"] }'
+SUDO = 'path "auth/token/create" { capabilities = ["update", "sudo"] }'
+
+
+def caller(rules: str = "", *policies: str) -> Caller:
+    token = Token(accessor="a", policies=policies, created_at=0)
+    return Caller(token, Grant([("given", parse(rules))] if rules else []))
+
+
+ROOT = Token(accessor="a", policies=("root",), created_at=0)
+EVERYTHING = Caller(ROOT, Grant((), everything=True))
+
+
+@pytest.mark.parametrize(
+    ("who", "block", "problem"),
+    [
+        (caller(), SecretsConfig(), ""),
+        (caller(), SecretsConfig(policies=["default"]), ""),
+        (caller(), SecretsConfig(role="web"), "capability update on auth/token/create/web"),
+        (caller(MAY_MAKE), SecretsConfig(role="web"), ""),
+        (EVERYTHING, SecretsConfig(role="web"), ""),
+        (EVERYTHING, SecretsConfig(role="none"), 'there is no role "none": write auth/token/roles'),
+        (caller("", "reader"), SecretsConfig(policies=["reader"]), ""),
+        (caller("", "reader"), SecretsConfig(policies=["Writer"]), 'the policy "writer" yourself'),
+        (caller(SUDO), SecretsConfig(policies=["writer"]), ""),
+        (EVERYTHING, SecretsConfig(policies=["writer"]), ""),
+        (EVERYTHING, SecretsConfig(policies=["root"]), 'a task cannot have the policy "root"'),
+    ],
+)
+async def test_a_task_gets_no_more_than_its_submitter_could_make(
+    store: Store, who: Caller, block: SecretsConfig, problem: str
+) -> None:
+    role = TokenRole(name="web", allowed_policies=("reader",))
+    await store.write(lambda tx: tokens.put_role(tx, role))
+    found = store.read(lambda db: refusal(db, who, block))
+    assert problem in found
+    assert bool(found) == bool(problem)

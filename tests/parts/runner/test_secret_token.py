@@ -1,0 +1,218 @@
+"""Tokens of the secrets side for tasks: handed over, renewed, replaced, gone with the allocation."""
+
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.task_tokens import Held
+from daemon.runner.instance import Instance
+from daemon.runner.secret_token import SecretToken
+from storage.errors import Refused, UnknownToken
+from storage.queries import policies, tokens
+from storage.records.acl import JobACL, Policy, Token, TokenRole
+from storage.records.base import SECOND
+from storage.records.task import RestartPolicy, SecretsConfig
+from storage.records.workload import Workload
+from storage.store import Store
+from tests.parts.runner.world import Pipe, World, batch, open_world, script, state_of
+from tests.unit.runner.placements import placed
+
+SHOWN = 'cat secrets/vault_token; echo; stat -c %a secrets/vault_token; echo "$VAULT_TOKEN"'
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    async with open_world(store, data_dir) as opened:
+        yield opened
+
+
+def asking(**fields: Any) -> SecretsConfig:
+    return SecretsConfig(**fields)
+
+
+async def put_role(world: World, **fields: Any) -> None:
+    role = TokenRole(name="web", **{"allowed_policies": ("reader",), **fields})
+    await world.store.write(lambda tx: tokens.put_role(tx, role))
+
+
+def of_tasks(world: World) -> list[Token]:
+    return [one for one in world.store.read(tokens.every) if one.allocation]
+
+
+async def said_by(world: World, block: SecretsConfig, **fields: Any) -> list[str]:
+    """Return what a task says that has this block."""
+    alloc_id = await world.place(batch(script(SHOWN, secrets_config=block), **fields))
+    await world.until_done(alloc_id)
+    return world.output(alloc_id).splitlines()
+
+
+async def test_a_task_gets_a_token_of_its_role(world: World) -> None:
+    await put_role(world)
+    in_file, mode, in_environment = await said_by(world, asking(role="web"))
+    assert in_file == in_environment
+    assert mode == "600"
+    (token,) = of_tasks(world)
+    assert token.policies == ("default", "reader")
+    assert token.meta is not None
+    assert token.meta["task"] == "main"
+
+
+async def test_a_token_is_worth_nothing_when_its_allocation_has_ended(
+    world: World, pipe: Pipe
+) -> None:
+    await put_role(world)
+    told = f'echo "$STEWARD_TOKEN" > {pipe.path}; exec sleep 600'
+    alloc_id = await world.place(batch(script(told, secrets_config=asking(role="web"))))
+    secret = await pipe.line()
+    assert world.tokens.resolve(secret).token.allocation == alloc_id
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+    with pytest.raises(UnknownToken):
+        world.tokens.resolve(secret)
+
+
+async def test_without_a_role_it_has_the_policies_that_name_the_job(world: World) -> None:
+    policy = Policy(name="for-job", rules="", job_acl=JobACL(job_id="job"))
+    await world.store.write(lambda tx: policies.put(tx, policy))
+    await said_by(world, asking())
+    (token,) = of_tasks(world)
+    assert token.policies == ("default", "for-job")
+    assert token.period
+
+
+async def test_the_policies_that_a_job_names_are_the_tokens(world: World) -> None:
+    await said_by(world, asking(policies=["reader"]))
+    (token,) = of_tasks(world)
+    assert token.policies == ("default", "reader")
+
+
+async def test_neither_file_nor_environment_where_that_is_not_wished(world: World) -> None:
+    assert (await said_by(world, asking(disable_file=True)))[0] == ""
+    (in_file, _, in_environment) = await said_by(world, asking(env=False), job_id="other")
+    assert (bool(in_file), in_environment) == (True, "")
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        (asking(role="none"), 'no token can be given: there is no role "none"'),
+        (asking(policies=["root"]), 'no token can be given: a task cannot have the policy "root"'),
+    ],
+)
+async def test_what_cannot_be_given_fails_the_task(
+    world: World, block: SecretsConfig, problem: str
+) -> None:
+    alloc_id = await world.place(batch(script("true", secrets_config=block)))
+    await world.until_status(alloc_id, "failed")
+    assert ("Secrets Error", problem) in world.told(alloc_id)
+    (event,) = [one for one in world.events(alloc_id) if one.type == "Secrets Error"]
+    assert (event.secrets_error, event.vault_error) == (problem, problem)
+
+
+async def test_a_token_that_is_revoked_is_replaced_and_the_task_told(
+    world: World, pipe: Pipe
+) -> None:
+    await put_role(world, token_period=2)
+    told = f"cat secrets/vault_token > {pipe.path}; echo > {pipe.path}; exec sleep 600"
+    block = asking(role="web", change_mode="restart")
+    alloc_id = await world.place(batch(script(told, secrets_config=block)))
+    first = await pipe.line()
+    (token,) = of_tasks(world)
+    await world.store.write(partial(tokens.remove, accessor=token.accessor))
+    assert await pipe.line() != first
+    await world.until(alloc_id, lambda one: state_of(one).restarts)
+
+
+class Lender:
+    """Gives tokens with numbers for names; each lives for an hour, prolonged `prolongs` times."""
+
+    def __init__(self, prolongs: int) -> None:
+        self.made: list[str] = []
+        self.renewed: list[str] = []
+        self.ended: list[str] = []
+        self._prolongs = prolongs
+
+    def _held(self, accessor: str) -> Held:
+        now = now_of_trio()
+        return Held(
+            accessor=accessor,
+            secret=f"secret-{accessor}",
+            ttl=3600 * SECOND,
+            renewed_at=now,
+            expires_at=now + 3600 * SECOND,
+        )
+
+    async def make(self, workload: Workload, block: SecretsConfig) -> Held:
+        self.made.append(str(len(self.made)))
+        return self._held(self.made[-1])
+
+    async def renew(self, accessor: str) -> Held:
+        if self.renewed.count(accessor) == self._prolongs:
+            raise Refused("it has lived for long enough")
+        self.renewed.append(accessor)
+        return self._held(accessor)
+
+    def find(self, accessor: str) -> Held | None:
+        return self._held(accessor)
+
+    async def end(self, accessor: str) -> None:
+        self.ended.append(accessor)
+
+
+def now_of_trio() -> int:
+    return int(trio.current_time() * SECOND)
+
+
+def kept_by(lender: Lender, root: Path, block: SecretsConfig) -> SecretToken:
+    """Return the token of a task with this block."""
+    (root / "main/secrets").mkdir(parents=True)
+    job = batch(script("true", secrets_config=block))
+    (group,) = job.task_groups or ()
+    instance = Instance(allocation=placed(job, "node", "alloc"), job=job, group=group)
+    return SecretToken(
+        lender, lambda: instance, "main", str(root), None, now_of_trio, lambda event: None
+    )
+
+
+async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    lender = Lender(prolongs=3)
+    token = kept_by(lender, tmp_path, asking(change_mode="signal", change_signal="SIGHUP"))
+    await token.bring()
+    (wish,) = await token.keep()
+    assert (wish.mode, wish.signal) == ("signal", "SIGHUP")
+    assert (lender.renewed, lender.made, lender.ended) == (["0", "0", "0"], ["0", "1"], ["0"])
+    assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
+    assert set(token.environment.values()) == {"secret-1"}
+
+
+async def test_a_token_that_may_end_is_left_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    lender = Lender(prolongs=3)
+    token = kept_by(lender, tmp_path, asking(allow_token_expiration=True))
+    await token.bring()
+    with trio.move_on_after(7200):
+        await token.keep()
+    assert (lender.renewed, lender.made) == ([], ["0"])
+
+
+async def test_a_token_outlives_the_daemon(store: Store, data_dir: Path, pipe: Pipe) -> None:
+    policy = RestartPolicy(attempts=1, interval=600 * SECOND, delay=0, mode="fail")
+    text = f'echo "$VAULT_TOKEN" > {pipe.path}; while [ ! -e local/go ]; do sleep 0.1; done; exit 1'
+    async with open_world(store, data_dir) as world:
+        task = script(text, secrets_config=asking(), restart_policy=policy)
+        alloc_id = await world.place(batch(task))
+        first = await pipe.line()
+        await world.until_status(alloc_id, "running")
+    async with open_world(store, data_dir) as world:
+        (world.directory(alloc_id) / "main/local/go").touch()
+        assert await pipe.line() == first
+        await world.until_status(alloc_id, "failed")
+        assert len(of_tasks(world)) == 1
