@@ -157,7 +157,8 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
         query={**_LISTING, "include_children": FLAG},
     ),
     history.list_versions: Contract(
-        gives=Versions, query={"diffs": FLAG, "diff_version": NUMBER, "diff_tag": TEXT}
+        gives=Versions,
+        query={"diffs": FLAG, "diff_version": NUMBER, "diff_tag": TEXT, "filter": TEXT},
     ),
     history.revert: Contract(takes=JobRevertRequest, gives=jobs.JobRegisterResponse),
     history.stable: Contract(takes=JobStabilityRequest, gives=history.JobStabilityResponse),

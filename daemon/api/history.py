@@ -7,6 +7,7 @@ import msgspec
 from daemon.api.jobs import JobRegisterResponse, surroundings
 from daemon.jobs import history
 from daemon.jobspec.diff import diff_jobs
+from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
@@ -55,8 +56,8 @@ class JobTagResponse(Record, frozen=True, kw_only=True):
 def list_versions(request: Request, db: Snapshot) -> Reply:
     """List the versions of a job, and with `diffs` what they differ in.
 
-    Each is compared with the next older one, or all with the one that `diff_version` or `diff_tag`
-    names.
+    Each is compared with the next older one that is listed, or all with the one that `diff_version`
+    or `diff_tag` names; `filter` chooses among them.
     """
     query, namespace, job_id = request.query, request.namespace, request["job_id"]
     with_diffs = query.flag("diffs")
@@ -64,14 +65,21 @@ def list_versions(request: Request, db: Snapshot) -> Reply:
     documents, highest = jobs.versions_wire(db, namespace, job_id)
     if not documents:
         raise NotFound("job versions not found", index=db.table_index("job_versions"))
+    shown = known = jobs.versions(db, namespace, job_id) if with_diffs else []
+    if expression := query.text("filter"):
+        wanted = compile_filter(expression, Job)
+        parsed = [msgspec.json.decode(document) for document in documents]
+        numbers = {one["Version"] for one in parsed if wanted(one)}
+        pairs = zip(documents, parsed, strict=True)
+        documents = [document for document, one in pairs if one["Version"] in numbers]
+        shown = [one for one in known if one.version in numbers]
     diffs = None
     if with_diffs:
-        known = jobs.versions(db, namespace, job_id)
         if tag := query.text("diff_tag"):
             number = versions.tagged(db, namespace, job_id, tag)
             if number is None:
                 raise Refused(f'tag "{tag}" not found')
-        diffs = _diffs(known, number)
+        diffs = _diffs(shown, known, number)
     body = JobVersionsResponse(
         versions=[msgspec.Raw(document) for document in documents],
         diffs=diffs,
@@ -80,15 +88,16 @@ def list_versions(request: Request, db: Snapshot) -> Reply:
     return reply.read(body, highest)
 
 
-def _diffs(known: Sequence[Job], number: int | None) -> list[JobDiff] | None:
+def _diffs(shown: Sequence[Job], known: Sequence[Job], number: int | None) -> list[JobDiff] | None:
     """Return what versions change, newest first, each against the next older or all against one."""
-    bases = known[1:]
+    bases = shown[1:]
     if number is not None:
         base = next((job for job in known if job.version == number), None)
         if base is None:
             raise Refused(f"version {number} not found")
-        bases = [base] * len(known)
-    found = [diff_jobs(old, new) for old, new in zip(bases, known, strict=False)]
+        bases = [base] * len(shown)
+    # The oldest has nothing to be compared with, unless one is named.
+    found = [diff_jobs(old, new) for old, new in zip(bases, shown, strict=False)]
     return found or None
 
 

@@ -18,6 +18,7 @@ _Json = dict[str, object]
 @click.command()
 @click.argument("file")
 @click.option("--detach", is_flag=True, help="Do not wait for the job to run.")
+@click.option("--output", is_flag=True, help="Print the request as JSON, and submit nothing.")
 @click.option("--check-index", type=int, metavar="N", help="Refuse if the job is not at index N.")
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
 @click.option("--preserve-counts", is_flag=True, help="Keep the counts that groups have now.")
@@ -31,6 +32,7 @@ def run(
     *,
     given: Given,
     detach: bool,
+    output: bool,
     check_index: int | None,
     eval_priority: int | None,
     preserve_counts: bool,
@@ -48,6 +50,9 @@ def run(
         request["EvalPriority"] = eval_priority
     if preserve_counts:
         request["PreserveCounts"] = True
+    if output:
+        screen.document(msgspec.json.encode(request))
+        return 0
     namespace = namespace_of(client, request["Job"])
     answer = client.send("POST", "/v1/jobs", request, namespace=namespace)
     registered = answer.decode(Registered)

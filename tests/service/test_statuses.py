@@ -94,3 +94,17 @@ async def test_a_filter_keeps_what_it_wants(steward: Steward) -> None:
     (found,) = await steward.get("/v1/job/a/evaluations", filter='TriggeredBy == "job-register"')
     assert found["JobID"] == "a"
     assert await steward.get("/v1/namespaces", filter='Name != "default"') == []
+
+
+async def test_a_filter_chooses_among_versions(steward: Steward) -> None:
+    for number in range(3):
+        await steward.register({**idle("a"), "Meta": {"n": f"{number}"}})
+    path, wanted = "/v1/job/a/versions", 'Meta.n != "1"'
+    found = await steward.get(path, filter=wanted, diffs=True)
+    assert [one["Version"] for one in found["Versions"]] == [2, 0]
+    (diff,) = found["Diffs"]
+    assert [(one["Name"], one["Old"], one["New"]) for one in diff["Fields"]] == [
+        ("Meta[n]", "0", "2")
+    ]
+    against = await steward.get(path, filter=wanted, diffs=True, diff_version=1)
+    assert len(against["Diffs"]) == 2

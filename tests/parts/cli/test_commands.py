@@ -219,6 +219,15 @@ def test_the_options_of_a_run_become_fields_of_the_request(
     }
 
 
+def test_a_run_can_be_printed_instead(fake: FakeDaemon, terminal: Terminal) -> None:
+    source = '{"ID": "web"}'
+    result = terminal.type("job", "run", "--output", "--check-index", "7", "-", stdin=source)
+    assert result.stderr == ""
+    printed = json.loads(result.stdout)
+    assert (printed["Job"], printed["JobModifyIndex"]) == ({"ID": "web"}, 7)
+    assert fake.seen == []
+
+
 @pytest.mark.parametrize(
     ("source", "options", "variables", "namespace"),
     [
