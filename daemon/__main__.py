@@ -18,7 +18,9 @@ def main() -> None:
 
     # By name: a short command has no time to import the daemon.
     cli.add_lazily("agent", "daemon.agent:agent")
+    cli.add_lazily("install", "daemon.installation:install_command")
     cli.add_lazily("operator", "daemon.operator:operator")
+    cli.add_lazily("uninstall", "daemon.installation:uninstall_command")
     cli.main(arguments, prog_name="steward")
 
 

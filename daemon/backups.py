@@ -93,7 +93,10 @@ async def _save_regularly(config: Config, target: Path, clock: Clock) -> None:
             continue
         try:
             file = await trio.to_thread.run_sync(
-                lambda: back_up(config.data_dir, target, keep=config.snapshot_keep, now=clock.now())
+                lambda: back_up(
+                    config.data_dir, target, keep=config.snapshot_keep, now=clock.now()
+                ),
+                abandon_on_cancel=True,  # the next start discards what is unfinished
             )
             log.info("saved %s", file)
         except (StewardError, OSError) as error:

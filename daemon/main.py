@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,9 @@ from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
 from daemon.hardening import keep_memory_private
+from daemon.health import examine
 from daemon.parts import Parts
+from daemon.systemd import ServiceManager, give_signs_of_life
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import discard_unfinished
@@ -126,6 +129,7 @@ async def _run_parts(
     from daemon.jobspec.policies import Policies
 
     policies = Policies(config.job_policies)
+    manager = ServiceManager(os.environ)
     async with AsyncExitStack() as parts:
         store = await parts.enter_async_context(
             open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
@@ -215,19 +219,29 @@ async def _run_parts(
             open_web(shared, ROUTES, ENDPOINTS, listeners.places, PAGES)
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(_reload_on_hangup, listeners, config)
+            await nursery.start(_reload_on_hangup, listeners, config, manager)
+            nursery.start_soon(
+                give_signs_of_life, manager, partial(examine, store, config.task_socket_path)
+            )
             # What there is now stays: it is not searched for garbage again (see `daemon.__main__`).
             gc.freeze()
             gc.set_threshold(*_GARBAGE)
             # For people and for scripts that wait for it: the one line on standard output.
             print(f"steward is ready at {config.address}", flush=True)  # noqa: T201
+            manager.ready(_status(config))
             await stopping.wait()
+            manager.stopping()
             nursery.cancel_scope.cancel()
+
+
+def _status(config: Config) -> str:
+    return f"answers at {config.address}"
 
 
 async def _reload_on_hangup(
     listeners: "Listeners",
     config: Config,
+    manager: ServiceManager,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -235,11 +249,13 @@ async def _reload_on_hangup(
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
+            manager.reloading()
             try:
                 listeners.reload(config)
                 log.info("the certificate was read anew")
             except StewardError as error:
                 log.error("the old certificate stays: %s", error)  # noqa: TRY400  # no defect
+            manager.ready(_status(config))
 
 
 async def _first_start(

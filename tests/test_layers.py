@@ -49,6 +49,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "daemon.backups": (*STORAGE, "daemon.clock", "daemon.config"),
     "daemon.hardening": (),
+    "daemon.health": STORAGE,
+    "daemon.installation": NOUNS,
+    "daemon.systemd": (),
     "daemon.web": (*STORAGE, *COMMON, "daemon.acl"),
     "daemon.api": (
         *STORAGE,

@@ -1,0 +1,152 @@
+"""What the service manager is told, and that a part that hangs is found out."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.health import examine
+from daemon.systemd import ServiceManager, give_signs_of_life
+from storage.store import Store
+
+
+@pytest.fixture
+def ears(tmp_path: Path) -> Iterator[socket.socket]:
+    """The service manager's end."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.bind(str(tmp_path / "notify"))
+        one.setblocking(False)
+        yield one
+
+
+def heard(ears: socket.socket) -> list[str]:
+    found = []
+    try:
+        while True:
+            found.append(ears.recv(4096).decode())
+    except BlockingIOError:
+        return found
+
+
+def manager(tmp_path: Path, **more: str) -> ServiceManager:
+    return ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify"), **more})
+
+
+def test_what_happens_is_told(ears: socket.socket, tmp_path: Path) -> None:
+    told = manager(tmp_path)
+    told.ready("answers at http://x")
+    told.reloading()
+    told.stopping()
+    ready, reloading, stopping = heard(ears)
+    assert ready == "READY=1\nSTATUS=answers at http://x"
+    assert reloading.startswith("RELOADING=1\nMONOTONIC_USEC=")
+    assert stopping.startswith("STOPPING=1\n")
+
+
+def test_a_name_without_a_file_is_understood() -> None:
+    name = f"steward-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
+        ears.bind(f"\0{name}")
+        ears.setblocking(False)
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}).alive()
+        assert heard(ears) == ["WATCHDOG=1"]
+
+
+def test_without_a_manager_nobody_is_told(tmp_path: Path) -> None:
+    ServiceManager({}).ready("fine")
+    manager(tmp_path).ready("its socket is gone")
+
+
+@pytest.mark.parametrize(
+    ("environment", "patience"),
+    [
+        ({}, None),
+        ({"WATCHDOG_USEC": "30000000"}, 30),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 30),
+        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+    ],
+)
+def test_its_patience_is_known(environment: dict[str, str], patience: float | None) -> None:
+    assert ServiceManager(environment).patience == patience
+
+
+async def test_signs_of_life_follow_examinations_and_end_when_a_part_hangs(
+    ears: socket.socket, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    told, examined = manager(tmp_path, WATCHDOG_USEC="30000000"), 0
+
+    async def hang_the_third_time() -> None:
+        nonlocal examined
+        examined += 1
+        if examined == 3:
+            await trio.sleep_forever()
+
+    with trio.move_on_after(300):
+        await give_signs_of_life(told, hang_the_third_time)
+    assert heard(ears) == ["WATCHDOG=1"] * 2
+
+
+async def test_without_patience_nobody_is_examined(tmp_path: Path) -> None:
+    async def never() -> None:
+        raise AssertionError
+
+    await give_signs_of_life(manager(tmp_path), never)
+
+
+async def answering(tmp_path: Path, nursery: trio.Nursery) -> Path:
+    """Open a socket that answers anything, as the daemon's does."""
+    path = tmp_path / "tasks.sock"
+    listener = trio.socket.socket(trio.socket.AF_UNIX)
+    await listener.bind(str(path))
+    listener.listen()
+
+    async def answer(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            await stream.send_all(b"HTTP/1.1 200 \r\n\r\n")
+
+    nursery.start_soon(trio.serve_listeners, answer, [trio.SocketListener(listener)])
+    return path
+
+
+async def test_parts_that_work_pass(store: Store, tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        await examine(store, await answering(tmp_path, nursery))
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_fails_at_once_does_not_hang(store: Store, tmp_path: Path) -> None:
+    await examine(store, tmp_path / "nobody listens here")
+
+
+async def hangs(store: Store, listening: Path) -> bool:
+    """Tell whether an examination waits for ever."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(examine, store, listening)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        waits = bool(nursery.child_tasks)
+        nursery.cancel_scope.cancel()
+    return waits
+
+
+async def test_listeners_that_hang_are_found_out(store: Store, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(tmp_path / "mute"))
+        mute.listen()
+        assert await hangs(store, tmp_path / "mute")
+
+
+async def test_a_writer_that_hangs_is_found_out(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(work: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(store._writer, "submit", hang)
+    assert await hangs(store, tmp_path / "nobody listens here")

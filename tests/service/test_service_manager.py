@@ -1,0 +1,60 @@
+"""The real daemon under a service manager: readiness, signs of life, a reload, the end."""
+
+import math
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import open_steward
+
+
+class Ears:
+    """What a service manager has heard."""
+
+    def __init__(self) -> None:
+        # Without a limit: the daemon waits for nobody, so nothing may be left in the socket.
+        self._send, self._heard = trio.open_memory_channel[str](math.inf)
+
+    async def listen(self, way: trio.socket.SocketType) -> None:
+        while True:
+            await self._send.send((await way.recv(4096)).decode())
+
+    async def until(self, beginning: str) -> str:
+        """Return what is heard next that begins so."""
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not (told := await self._heard.receive()).startswith(beginning):
+                pass
+            return told
+
+
+@asynccontextmanager
+async def open_ears(path: Path) -> AsyncIterator[Ears]:
+    ears = Ears()
+    with trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_DGRAM) as way:
+        await way.bind(str(path))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ears.listen, way)
+            yield ears
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_manager_hears_of_start_life_reload_and_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    async with open_ears(tmp_path / "notify") as ears:
+        async with open_steward(tmp_path, "--dev") as steward:
+            assert steward.address in await ears.until("READY=1")
+            await ears.until("WATCHDOG=1")
+            await ears.until("WATCHDOG=1")
+            os.kill(steward.pid, signal.SIGHUP)
+            await ears.until("RELOADING=1")
+            await ears.until("READY=1")
+        await ears.until("STOPPING=1")
