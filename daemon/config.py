@@ -17,6 +17,7 @@ from typing import Annotated
 import msgspec
 
 from storage.errors import Invalid
+from storage.records.node import HostVolume
 from storage.records.rule import JobPolicy
 
 PREFIX = "STEWARD_"
@@ -107,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     artifact_max_files: Natural = 4096
     artifact_seconds: Natural = 1800
     job_policies: list[JobPolicy] = []
+    host_volumes: list[HostVolume] = []
     cloud_directory_url: str = ""
     cloud_resource_manager_url: str = ""
     cloud_graph_url: str = ""
@@ -311,7 +313,20 @@ def _faults(config: Config) -> Iterator[str]:
                 f"identity_claims: {name!r} cannot be a further claim; a name has small letters, "
                 "digits and _, does not begin with nomad_, and is none that every token has"
             )
+    yield from _faults_of_volumes(config)
     yield from _faults_of_listening(config)
+
+
+def _faults_of_volumes(config: Config) -> Iterator[str]:
+    names = [one.name for one in config.host_volumes]
+    for name in sorted({name for name in names if names.count(name) > 1 or not name}):
+        yield f"host_volumes: the name {name!r} must be there once, and not be empty"
+    for one in config.host_volumes:
+        if not os.path.isabs(one.path) or not os.path.isdir(one.path):
+            yield (
+                f"host_volumes, {one.name!r}, path = {one.path!r}: name a directory of this"
+                " machine, from its root on"
+            )
 
 
 def _faults_of_listening(config: Config) -> Iterator[str]:

@@ -195,6 +195,9 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
         node_pools=pools,
         policies=parts.policies,
         secrets=lambda db, block: refusal(db, caller, block),
+        may_mount=lambda source, read_only: request.caller.grant.may_with_volume(
+            source, "mount-readonly" if read_only else "mount-readwrite"
+        ),
     )
 
 

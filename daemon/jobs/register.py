@@ -61,13 +61,15 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a job may name besides what is stored: the one region, the pools, and the secrets.
 
-    `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing.
+    `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing;
+    `may_mount` whether a volume of the machine may be mounted, if only for reading.
     """
 
     region: str
     node_pools: Collection[str]
     policies: Policies = Policies()
     secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
+    may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
 
 
 def parse_job(
@@ -187,6 +189,13 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')
+    for volume in (
+        one for group in job.task_groups or () for one in (group.volumes or {}).values()
+    ):
+        if volume.type == "host" and not surroundings.may_mount(volume.source, volume.read_only):
+            errors.append(
+                f'the host volume "{volume.source}" may not be mounted so: see its policies'
+            )
     return errors
 
 

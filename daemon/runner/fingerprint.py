@@ -112,6 +112,10 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
             )
             for name, said in found.items()
         },
+        host_volumes={
+            one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}
+            for one in config.host_volumes
+        },
         status=NodeStatus.READY,
     )
     return msgspec.structs.replace(node, computed_class=computed_class(node))

@@ -14,6 +14,7 @@ from daemon.runner.identities import Signer
 from daemon.runner.report import Reports
 from daemon.runner.rotation import Sweeper
 from storage.queries.variables import Entry
+from storage.records.node import HostVolume
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
@@ -93,6 +94,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     reports: Reports
     sweeper: Sweeper
     fetcher: Fetcher
+    volumes: Mapping[str, HostVolume]  # by name
     values: Mapping[str, str]
     environment: Mapping[str, str]
     parent_cgroup: str

@@ -389,6 +389,7 @@ async def open_runner(
         reports=reports,
         sweeper=Sweeper(),
         fetcher=fetcher_of(config),
+        volumes={one.name: one for one in config.host_volumes},
         values=node_values(node, config.region),
         environment=inherited,
         parent_cgroup=groups.parent,

@@ -4,7 +4,7 @@ Artifacts come once for an allocation, however often the task is started; a mark
 allocation's directory says so, also to the next daemon. Identities are signed for each start.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,7 +12,7 @@ import trio
 
 from daemon.runner import events
 from daemon.runner.artifacts.fetch import FetchFailed, Order
-from daemon.runner.drivers.driver import Attempt, Owner, StartFailed
+from daemon.runner.drivers.driver import Attempt, Mount, Owner, StartFailed
 from daemon.runner.env import Directories, resolve_config, task_environment
 from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
@@ -24,7 +24,7 @@ from daemon.runner.wishes import Wish
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
-from storage.records.group import TaskGroup
+from storage.records.group import TaskGroup, Volume
 from storage.records.task import Artifact, Network, Service, Task
 from storage.records.times import nanoseconds
 
@@ -71,12 +71,21 @@ def services_of(group: TaskGroup, task: Task) -> list[Service]:
 
 def lacking(task: Task) -> str:
     """Return why a task cannot get what it needs from this version; better not run than without."""
-    wishes = {
-        "volume mounts": task.volume_mounts,
-        "secrets": task.secrets,
-    }
-    missing = [name for name, wished in wishes.items() if wished]
-    return f"this version of Steward cannot provide {' or '.join(missing)}" if missing else ""
+    return "this version of Steward cannot provide secrets" if task.secrets else ""
+
+
+def _mounts(host: Host, instance: Instance, task: Task) -> Iterator[Mount]:
+    """Yield the volumes of the machine that a task mounts."""
+    for one in task.volume_mounts or ():
+        volume = (instance.group.volumes or {}).get(one.volume) or Volume()
+        index = f"[{instance.allocation.index}]" if volume.per_alloc else ""
+        found = host.volumes.get(f"{volume.source}{index}")
+        yield Mount(
+            name=one.volume,
+            source=found.path if found else "",
+            destination=one.destination,
+            read_only=one.read_only or volume.read_only or (found is not None and found.read_only),
+        )
 
 
 class Provisions:
@@ -171,6 +180,7 @@ class Provisions:
             log=task.log_config,
             network_mode=network.mode,
             dns=network.dns,
+            mounts=tuple(_mounts(host, instance, task)),
         )
 
     # ---- before a start --------------------------------------------------------------------------

@@ -145,6 +145,14 @@ class LastDrain(Record, frozen=True, kw_only=True):
     meta: dict[str, str] | None = None
 
 
+class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A directory of the machine that tasks may mount by its name, as the configuration has it."""
+
+    name: str
+    path: str
+    read_only: bool = False
+
+
 class Node(Record, frozen=True, kw_only=True):
     """A place where tasks run."""
 

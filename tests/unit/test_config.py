@@ -180,3 +180,24 @@ def test_a_service_has_its_socket_in_its_runtime_directory(tmp_path: Path) -> No
 def test_another_data_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
     assert loaded(tmp_path, data_dir=str(tmp_path)).socket_path == tmp_path / "steward.sock"
     assert loaded(tmp_path, socket="none").socket_path is None
+
+
+def test_a_volume_of_the_machine_is_a_directory_with_a_name(tmp_path: Path) -> None:
+    text = f"[[host_volumes]]\nname = 'data'\npath = '{tmp_path}'\nread_only = true"
+    (volume,) = loaded(tmp_path, text).host_volumes
+    assert (volume.name, volume.path, volume.read_only) == ("data", str(tmp_path), True)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "problem"),
+    [
+        ("", "/", "must be there once, and not be empty"),
+        ("data", "relative", "path = 'relative': name a directory of this machine"),
+        ("data", "/no/such/place", "path = '/no/such/place': name a directory of this machine"),
+    ],
+)
+def test_what_can_be_no_volume_is_refused(
+    tmp_path: Path, name: str, path: str, problem: str
+) -> None:
+    with pytest.raises(Invalid, match=re.escape(problem)):
+        loaded(tmp_path, f"[[host_volumes]]\nname = '{name}'\npath = '{path}'")

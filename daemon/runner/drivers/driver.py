@@ -56,6 +56,15 @@ class InvalidConfig(Invalid):
     """The block that a task gives its driver is wrong."""
 
 
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory of the machine, where a task is to see it; an empty source: there is none."""
+
+    name: str
+    source: str
+    destination: str
+    read_only: bool = False
+
+
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt at a task: its name (the first three fields) and everything to run it with.
 
@@ -74,6 +83,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     network_mode: str = ""
     dns: NetworkDNS | None = None
+    mounts: tuple[Mount, ...] = ()
 
 
 class Running(Protocol):

@@ -7,7 +7,7 @@ import msgspec
 
 from daemon.runner.drivers import config, shim
 from daemon.runner.drivers.claim import Trace
-from daemon.runner.drivers.driver import Attempt, Fingerprint, StartFailed
+from daemon.runner.drivers.driver import Attempt, Fingerprint, InvalidConfig, StartFailed
 from daemon.runner.drivers.local import Line, Local, give_away
 from daemon.runner.drivers.users import find_command, find_session_command, find_user, for_user
 
@@ -41,6 +41,8 @@ class RawExec(Local):
 
     def _line(self, attempt: Attempt, entry: str) -> Line:
         settings = config.read(Settings, attempt.config)
+        if attempt.mounts:
+            raise InvalidConfig("raw_exec builds no walls: volumes can be mounted with exec")
         env, user = self._surroundings(attempt)
         home = f"{attempt.directory}/{attempt.task}"
         if user is not None:

@@ -9,12 +9,13 @@ them as itself, in a user namespace, where that is allowed.
 """
 
 import os
+import posixpath
 import shutil
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.driver import Attempt, InvalidConfig, Mount, StartFailed
 from daemon.runner.drivers.scan import children
 from daemon.runner.drivers.shim import PATH, User
 from daemon.runner.env import Directories
@@ -28,6 +29,9 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _STREAMS = {"fd": "fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
 _HIDDEN = ("/etc/steward",)  # the daemon's own configuration
+_TAKEN = frozenset(
+    {*_SYSTEM, "/proc", "/dev", "/sys", "/run", HOME, "/secrets", "/alloc", "/tmp"}  # noqa: S108
+)
 _RESOLVER = "/etc/resolv.conf"
 _LEVELS = 2  # of processes between the shell and the task: the sandbox outside and inside
 
@@ -49,7 +53,13 @@ def find_tools() -> Tools | str:
 
 
 def mounts(attempt: Attempt) -> dict[str, str]:
-    """Return the directories of a task that it may write to: where it sees them, where they are."""
+    """Return the directories of a task: where it sees them, and where they are."""
+    volumes = {place(one): one.source for one in attempt.mounts}
+    return volumes | own_directories(attempt)
+
+
+def own_directories(attempt: Attempt) -> dict[str, str]:
+    """Return the directories that were made for a task, as above."""
     home = f"{attempt.directory}/{attempt.task}"
     return {
         HOME: f"{home}/local",
@@ -57,6 +67,35 @@ def mounts(attempt: Attempt) -> dict[str, str]:
         "/alloc": f"{attempt.directory}/{SHARED}",
         "/tmp": f"{home}/tmp",  # noqa: S108  # the task's own
     }
+
+
+def place(mount: Mount) -> str:
+    """Return where a task sees a volume.
+
+    Never over the system's programs, with which walls are built, nor below a directory that a
+    task can write to: a link there could lead it over them. Raises `InvalidConfig`.
+    """
+    path = posixpath.normpath(f"/{mount.destination}")
+    path = f"/{path.lstrip('/')}"
+    if path == "/" or f"/{path.split('/')[1]}" in _TAKEN:
+        raise InvalidConfig(
+            f"volume {mount.name!r} cannot be mounted at {mount.destination!r}: name a directory"
+            " of its own, like /data"
+        )
+    return path
+
+
+def _volumes(attempt: Attempt) -> Iterator[str]:
+    """Yield what shows a task its volumes. Raises `InvalidConfig` or `StartFailed`."""
+    places: list[str] = []
+    for mount in attempt.mounts:
+        path = place(mount)
+        if any(f"{path}/".startswith(f"{one}/") or one.startswith(f"{path}/") for one in places):
+            raise InvalidConfig(f"volume {mount.name!r} at {path!r}: another one is in its way")
+        places.append(path)
+        if not os.path.isdir(mount.source):
+            raise StartFailed(f"volume {mount.name!r} is no directory of this machine")
+        yield from ("--ro-bind" if mount.read_only else "--bind", mount.source, path)
 
 
 def on_host(path: str, own: Mapping[str, str]) -> str | None:
@@ -82,7 +121,8 @@ def walls(tools: Tools, attempt: Attempt, user: User | None, directory: str) -> 
         words += ["--tmpfs", path]
     words += _resolver(attempt)
     words += ["--proc", "/proc", *_devices()]
-    for inside, outside in mounts(attempt).items():
+    words += _volumes(attempt)
+    for inside, outside in own_directories(attempt).items():
         words += ["--bind", outside, inside]
     # No task can put anything in the place of the logs that the daemon reads and writes.
     words += ["--ro-bind", f"{attempt.directory}/{SHARED}/logs", "/alloc/logs"]

@@ -13,7 +13,10 @@ import trio
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
 from storage.records.base import SECOND
-from storage.records.task import Network, NetworkDNS, Task
+from storage.records.group import Volume
+from storage.records.job import Job
+from storage.records.node import HostVolume
+from storage.records.task import Network, NetworkDNS, Task, VolumeMount
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
 from tests.parts.runner.test_inside import run
@@ -36,10 +39,24 @@ async def walled(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[
     driver = Exec(groups, {})
     if trouble := driver.fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
-    async with open_world(store, data_dir, drivers={"exec": driver}) as opened:
+    volumes = [
+        HostVolume(name="data", path=str(shared(data_dir))),
+        HostVolume(name="fixed", path=str(shared(data_dir)), read_only=True),
+    ]
+    drivers = {"exec": driver}
+    async with open_world(store, data_dir, drivers=drivers, host_volumes=volumes) as opened:
         yield opened
     end_all_of(data_dir)
     discard(data_dir)
+
+
+def shared(data_dir: Path) -> Path:
+    """Return a directory of the machine that tasks may mount, with a file in it."""
+    path = data_dir / "shared"
+    path.mkdir(exist_ok=True)
+    path.chmod(0o777)
+    (path / "there").write_text("seen\n")
+    return path
 
 
 def inside(text: str, name: str = "main", **fields: Any) -> Task:
@@ -271,3 +288,51 @@ async def test_it_is_found_again_by_another_daemon(
         await world.stop(alloc_id)
         await world.until_done(alloc_id)
         assert ("Terminated", "Exit Code: 130, Signal: 2") in world.told(alloc_id)
+
+
+# ---- volumes of the machine -------------------------------------------------------------------------
+
+
+def mounting(text: str, destination: str = "/data", source: str = "data", **mount: Any) -> Job:
+    """Return a job whose task mounts a volume."""
+    mounted = VolumeMount(volume="v", destination=destination, **mount)
+    job = batch(inside(f"exec 2>&1; {text}", volume_mounts=[mounted]))
+    (group,) = job.task_groups or ()
+    volumes = {"v": Volume(name="v", type="host", source=source)}
+    return msgspec.structs.replace(
+        job, task_groups=[msgspec.structs.replace(group, volumes=volumes)]
+    )
+
+
+async def test_a_task_reads_and_writes_a_volume_of_the_machine(walled: World) -> None:
+    alloc_id = await walled.place(mounting("cat /data/there; echo kept >/data/new"))
+    await walled.until_done(alloc_id)
+    assert walled.output(alloc_id) == "seen\n"
+    assert (walled.config.data_dir / "shared/new").read_text() == "kept\n"
+
+
+@pytest.mark.parametrize(("source", "mount"), [("data", {"read_only": True}), ("fixed", {})])
+async def test_a_volume_that_is_to_be_read_only_is(
+    walled: World, source: str, mount: dict[str, bool]
+) -> None:
+    alloc_id = await walled.place(mounting("echo x >/data/new", source=source, **mount))
+    await walled.until_status(alloc_id, "failed")
+    assert "Read-only file system" in walled.output(alloc_id)
+    assert not (walled.config.data_dir / "shared/new").exists()
+
+
+@pytest.mark.parametrize(
+    "destination", ["/usr/bin", "/etc", "", "/", "//usr/lib", "/x/../usr", "local/data", "/alloc/logs"]
+)  # fmt: skip
+async def test_a_volume_covers_nothing_that_walls_are_built_with(
+    walled: World, destination: str
+) -> None:
+    alloc_id = await walled.place(mounting("true", destination))
+    await walled.until_status(alloc_id, "failed")
+    assert "Failed Validation" in walled.types(alloc_id)
+
+
+async def test_a_volume_that_there_is_not_fails_the_task(walled: World) -> None:
+    alloc_id = await walled.place(mounting("true", source="none"))
+    await walled.until_status(alloc_id, "failed")
+    assert "volume 'v' is no directory of this machine" in walled.told(alloc_id)[-2][1]
