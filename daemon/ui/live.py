@@ -10,6 +10,7 @@ from daemon.web.visits import Visit
 from storage.errors import StewardError
 from storage.records.base import Record
 
+_RETRY = 1000  # milliseconds after which a browser that has lost the stream asks again
 _BEAT = b": still here\n\n"
 
 
@@ -47,7 +48,7 @@ async def events(visit: Visit) -> Reply:
 
 async def _frames(lines: AsyncIterator[bytes], index: int) -> AsyncIterator[bytes]:
     """Yield the lines of the API's stream as server-sent events."""
-    yield b"event: begin\ndata: %d\n\n" % index
+    yield b"retry: %d\nevent: begin\ndata: %d\n\n" % (_RETRY, index)
     async with aclosing(lines) as open_lines:  # type: ignore[type-var]  # a generator
         async for line in open_lines:
             told = msgspec.json.decode(line, type=_Line)

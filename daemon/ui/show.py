@@ -23,7 +23,11 @@ from storage.records.base import SECOND
 HERE = Path(__file__).parent
 HTML = "text/html; charset=utf-8"
 SIGN_IN = f"{PLACE}sign-in"
-_KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+_KINDS = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 _FOR_EVER = "public, max-age=31536000, immutable"
 _FAULT = 400  # what the API calls 500 for its old clients' sake is a mistake in what was asked
 

@@ -29,7 +29,12 @@ async function refresh() {
   }
   stale = false;
   const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-  if (answer.redirected) location.assign(answer.url); // the session is over
+  if (answer.redirected) { // to where one signs in: the session is over
+    const place = new URL(answer.url);
+    place.searchParams.set("ended", "1");
+    location.assign(place);
+    return;
+  }
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   index = Math.max(index, Number(fresh.body.dataset.index));
@@ -53,7 +58,7 @@ function showLink(isOpen) {
 function hear(told) {
   if (told.open !== undefined) {
     showLink(told.open);
-    if (told.open && (told.index === null || told.index > index)) refreshSoon();
+    if (told.over || (told.open && (told.index === null || told.index > index))) refreshSoon();
   } else if (told.Index > index && concerns(told)) {
     refreshSoon();
   }
@@ -71,7 +76,9 @@ function follow() {
   const source = new EventSource("/ui/events");
   source.addEventListener("begin", (event) => hear({ open: true, index: Number(event.data) }));
   source.addEventListener("message", (event) => hear(JSON.parse(event.data)));
-  source.addEventListener("error", () => showLink(false));
+  source.addEventListener("error", () => {
+    hear({ open: false, over: source.readyState === EventSource.CLOSED });
+  });
 }
 
 document.addEventListener("visibilitychange", () => {

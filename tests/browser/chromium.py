@@ -1,0 +1,236 @@
+"""A real browser, driven by its own protocol: it is told what to do, and waits for what is to be seen."""
+
+import base64
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
+
+from tests.service.daemon import HAPPENS_WITHIN
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+READY_WITHIN = 60  # seconds; a machine under load starts slowly
+ENDS_WITHIN = 20
+SIZE = (1280, 900)
+_MAX_MESSAGE = 64 * 1024 * 1024  # bytes: a screenshot is one message
+
+# Nothing that it would do by itself, and no way to anything but this machine.
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+    "--metrics-recording-only",
+    "--hide-scrollbars",
+    "--proxy-server=http://127.0.0.1:9",
+    "--proxy-bypass-list=<-loopback>;127.0.0.1",
+    "--remote-debugging-port=0",
+)
+
+# Resolves when an expression is true: at once, or after a change of the page.
+_UNTIL = """
+new Promise((resolve) => {
+  const look = () => { try { return Boolean(%s); } catch { return false; } };
+  if (look()) { resolve(true); return; }
+  const observer = new MutationObserver(() => {
+    if (look()) { observer.disconnect(); resolve(true); }
+  });
+  observer.observe(document, {
+    subtree: true, childList: true, characterData: true, attributes: true
+  });
+  addEventListener("load", () => { if (look()) resolve(true); });
+})
+"""
+
+
+class Failed(Exception):
+    """The browser could not do what it was told, or the page has gone meanwhile."""
+
+
+class Tab:
+    """One page of the browser."""
+
+    def __init__(self, socket: WebSocketConnection) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, dict[str, Any]] = {}
+        self._waiting: dict[int, trio.Event] = {}
+        self.faults: list[str] = []  # what scripts complained of
+
+    async def listen(self) -> None:
+        """Take what the browser says, until it is closed."""
+        try:
+            while True:
+                told = json.loads(await self._socket.get_message())
+                if "id" in told:
+                    self._answers[told["id"]] = told
+                    self._waiting[told["id"]].set()
+                else:
+                    self._note(told)
+        except ConnectionClosed:
+            return
+
+    def _note(self, told: dict[str, Any]) -> None:
+        given = told.get("params", {})
+        if told["method"] == "Runtime.exceptionThrown":
+            self.faults.append(str(given["exceptionDetails"]))
+        elif told["method"] == "Log.entryAdded" and given["entry"]["level"] == "error":
+            self.faults.append(f"{given['entry']['text']} {given['entry'].get('url', '')}")
+
+    async def tell(self, method: str, **parameters: object) -> dict[str, Any]:
+        """Have the browser do something; return its answer. Raises `Failed`."""
+        number = next(self._numbers)
+        answered = self._waiting[number] = trio.Event()
+        message = {"id": number, "method": method, "params": parameters}
+        await self._socket.send_message(json.dumps(message))
+        with trio.fail_after(HAPPENS_WITHIN):
+            await answered.wait()
+        del self._waiting[number]
+        answer = self._answers.pop(number)
+        if "error" in answer:
+            raise Failed(answer["error"]["message"])
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    async def value(self, expression: str) -> Any:
+        """Return what an expression is in the page. Raises `Failed`."""
+        found = await self.tell(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
+        )
+        if "exceptionDetails" in found:
+            raise Failed(json.dumps(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    async def until(self, expression: str) -> None:
+        """Wait until an expression is true in the page, or in the page that follows it."""
+        with trio.move_on_after(HAPPENS_WITHIN):
+            while True:
+                try:
+                    await self.value(_UNTIL % expression)
+                except Failed:  # another page has come
+                    await trio.lowlevel.checkpoint()
+                else:
+                    return
+        shown = await self.value("document.body.innerText")
+        raise AssertionError(f"{expression} does not become true; the page:\n{shown}")
+
+    async def until_text(self, selector: str, text: str) -> None:
+        """Wait until an element holds a text."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        await self.until(f"{place}.textContent.includes({json.dumps(text)})")
+
+    async def open(self, address: str) -> None:
+        """Go to an address; return when its page is loaded."""
+        await self.value("window.gone = true")
+        found = await self.tell("Page.navigate", url=address)
+        assert "errorText" not in found, found
+        await self._until_loaded()
+
+    async def press(self, selector: str) -> None:
+        """Press a button or a link that leads to another page; return when that is loaded."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        await self.until(f"{place} !== null")
+        await self.value(f"window.gone = true; {place}.click()")
+        await self._until_loaded()
+
+    async def _until_loaded(self) -> None:
+        await self.until("window.gone === undefined && document.readyState === 'complete'")
+
+    async def click(self, selector: str) -> None:
+        """Press something that leads nowhere."""
+        await self.value(f"document.querySelector({json.dumps(selector)}).click()")
+
+    async def write(self, selector: str, text: str) -> None:
+        """Write into a field in place of what stands there."""
+        place = f"document.querySelector({json.dumps(selector)})"
+        await self.value(f"{place}.value = {json.dumps(text)}")
+        await self.value(f"{place}.dispatchEvent(new Event('input', {{bubbles: true}}))")
+
+    async def picture(self, path: Path) -> None:
+        """Keep what is to be seen as a PNG."""
+        shot = await self.tell("Page.captureScreenshot", format="png")
+        await trio.Path(path).write_bytes(base64.b64decode(shot["data"]))
+
+
+@asynccontextmanager
+async def open_browser(directory: Path) -> AsyncIterator[Tab]:
+    """Run a browser with a profile of its own; give its first page."""
+    assert PROGRAM is not None
+    profile = directory / "profile"
+    command = [PROGRAM, *FLAGS, f"--user-data-dir={profile}", f"--window-size={SIZE[0]},{SIZE[1]}"]
+    process = await trio.lowlevel.open_process(
+        [*command, "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        with trio.fail_after(READY_WITHIN):
+            place = await _place(process.stderr)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_drain, process.stderr)
+            async with _open_tab(place) as tab:
+                nursery.start_soon(tab.listen)
+                for domain in ("Page", "Runtime", "Log"):
+                    await tab.tell(f"{domain}.enable")
+                yield tab
+                # With all its processes; it may be gone before it has answered.
+                nursery.start_soon(tab.tell, "Browser.close")
+                with trio.move_on_after(ENDS_WITHIN):
+                    await process.wait()
+            nursery.cancel_scope.cancel()
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stderr.aclose()
+
+
+async def _place(errors: trio.abc.ReceiveStream) -> str:
+    """Return where the browser listens, which it says on standard error."""
+    said = b""
+    while b"DevTools listening on " not in said or not said.endswith(b"\n"):
+        piece = await errors.receive_some()
+        assert piece, f"the browser did not start:\n{said.decode()}"
+        said += piece
+    line = said.partition(b"DevTools listening on ws://")[2]
+    return line.partition(b"/")[0].decode()
+
+
+async def _drain(errors: trio.abc.ReceiveStream) -> None:
+    while await errors.receive_some():
+        pass
+
+
+@asynccontextmanager
+async def _open_tab(place: str) -> AsyncIterator[Tab]:
+    host, _, port = place.partition(":")
+    path = urlsplit(await _page_of(place)).path
+    # The stream is closed here, however the other side has gone.
+    async with (
+        await trio.open_tcp_stream(host, int(port)) as stream,
+        trio.open_nursery() as nursery,
+    ):
+        yield Tab(
+            await wrap_client_stream(nursery, stream, place, path, max_message_size=_MAX_MESSAGE)
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def _page_of(place: str) -> str:
+    """Return the address of the first page's protocol."""
+    async with httpx.AsyncClient(trust_env=False, timeout=READY_WITHIN) as client:
+        pages = (await client.get(f"http://{place}/json/list")).json()
+    address: str = next(one["webSocketDebuggerUrl"] for one in pages if one["type"] == "page")
+    return address

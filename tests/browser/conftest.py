@@ -1,0 +1,37 @@
+"""A daemon and a real browser that looks at it."""
+
+import faulthandler
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser.chromium import PROGRAM, Tab, open_browser
+from tests.service.daemon import Steward, open_steward
+
+DEADLINE = 900  # seconds: a walk has many steps, and a browser needs much of a machine under load
+SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+
+
+@pytest.fixture(autouse=True)
+def _deadline() -> Iterator[None]:
+    faulthandler.dump_traceback_later(DEADLINE, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Tab]:
+    if PROGRAM is None:
+        pytest.skip("no chromium is installed: apt-get install chromium")
+    async with open_browser(tmp_path) as tab:
+        yield tab
+
+
+@pytest.fixture
+async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run a daemon that asks for tokens."""
+    async with open_steward(tmp_path, "--dev", "--acl") as running:
+        await running.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        running.token = SECRET
+        yield running

@@ -1,0 +1,101 @@
+"""What people do, in a real browser against a real daemon, waiting for what they would wait for."""
+
+from tests.browser.chromium import Tab
+from tests.browser.conftest import SECRET
+from tests.service.daemon import Steward
+
+SOURCE = """job "clock" {
+  group "clock" {
+    count = 2
+
+    update {
+      min_healthy_time = "0s"
+    }
+
+    task "ticker" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "trap 'exit 0' TERM; echo first line; while :; do echo tick; sleep 1 & wait; done"]
+      }
+
+      resources {
+        cpu    = 20
+        memory = 16
+      }
+    }
+  }
+}
+"""
+
+
+async def sign_in(browser: Tab, steward: Steward) -> None:
+    """Come in by the link that the command line prints."""
+    done = await steward.cli("ui", STEWARD_TOKEN=SECRET)
+    await browser.open(done.stdout.decode().strip())
+    await browser.press("#sign-in button")
+    assert await browser.value("location.pathname") == "/ui/"
+
+
+async def run(browser: Tab, steward: Steward, source: str) -> None:
+    """Paste a job file, plan it, and run it."""
+    await browser.open(f"{steward.address}/ui/run")
+    await browser.write("textarea[name=source]", source)
+    await browser.press("form[action='/ui/plan'] button")
+    await browser.until_text("#plan", "Everything would find a place")
+    await browser.press("form[action='/ui/run'] button")
+
+
+async def act(browser: Tab, form: str) -> None:
+    """Open what a button asks once more, and say yes."""
+    await browser.value(
+        f"document.querySelector(\"form[action^='{form}']\").parentElement.open = true"
+    )
+    await browser.press(f"form[action^='{form}'] button:not(.copy)")
+
+
+async def test_paste_run_watch_read_change_revert_and_stop(browser: Tab, steward: Steward) -> None:
+    await sign_in(browser, steward)
+
+    await run(browser, steward, SOURCE)
+    assert await browser.value("location.pathname") == "/ui/job/clock"
+    # Nobody loads the page again: it is told of what changes.
+    await browser.until_text("#groups", "2 running")
+    await browser.until_text("#deployment", "successful")
+    await browser.until_text("#live", "live")
+
+    await browser.press("#allocations a[title^='Log of']")
+    await browser.until_text("#log", "first line")
+    await browser.until_text("#log", "tick")
+    await browser.write("#log-filter", "FIRST")
+    await browser.until("!document.getElementById('log').textContent.includes('tick')")
+
+    await run(browser, steward, SOURCE.replace("memory = 16", "memory = 24"))
+    await browser.until_text("#deployment", "version 1")
+    await browser.until_text("#deployment", "successful")
+
+    await browser.open(f"{steward.address}/ui/job/clock/versions")
+    await browser.until_text("#versions", "MemoryMB")
+    await act(browser, "/ui/job/clock/revert")
+    await browser.open(f"{steward.address}/ui/job/clock")
+    await browser.until_text("#deployment", "version 2")
+
+    await act(browser, "/ui/job/clock/stop")
+    await browser.until_text("#head", "stopped")
+    await browser.until("!document.querySelector('#allocations').textContent.includes('running')")
+    assert browser.faults == []
+
+
+async def test_a_session_that_is_over_leads_to_signing_in(browser: Tab, steward: Steward) -> None:
+    made = await steward.post("/v1/acl/token", {"Type": "management", "Name": "short"})
+    await browser.open(f"{steward.address}/ui/jobs")
+    await browser.write("input[name=token]", made["SecretID"])
+    await browser.press("#sign-in button")
+    assert await browser.value("location.pathname") == "/ui/jobs"
+    await browser.until_text("#live", "live")
+    answer = await steward.request("DELETE", f"/v1/acl/token/{made['AccessorID']}")
+    assert answer.is_success
+    # The page notices it by itself, because its stream of events ends.
+    await browser.until("location.pathname === '/ui/sign-in'")
+    await browser.until_text("main", "Your session is over")
