@@ -22,6 +22,7 @@ from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
 from daemon.runner.lifecycle import Departure, Why, departure, hook, order_of_killing
 from daemon.runner.report import Report
+from daemon.runner.scripts import End, run_script
 from daemon.runner.task import TaskRunner
 from daemon.runner.usage import of_allocation
 from storage.errors import Invalid, Refused
@@ -70,6 +71,7 @@ class AllocRunner:
             self._stop_wanted.is_set,
             self._changes,
             self._restart_unhealthy,
+            self._run_inside,
         )
         self._want(allocation)
 
@@ -164,6 +166,9 @@ class AllocRunner:
         if name not in self._tasks:
             raise Refused("task not found")
         return await self._tasks[name].open_session(command, tty=tty)
+
+    async def _run_inside(self, name: str, command: Sequence[str]) -> End:
+        return await run_script(await self.open_session(name, command, tty=False))
 
     async def usage(self) -> AllocationUsage:
         """Return what its tasks use."""

@@ -5,15 +5,19 @@ anew asks anew. A check never waits for longer than its timeout and keeps only t
 answer, so an endpoint that hangs or never ends disturbs nobody.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 import trio
 
 from daemon.runner import http
+from daemon.runner.drivers.driver import StartFailed
+from daemon.runner.scripts import End
 from daemon.runner.services import Probe
+from storage.errors import NotFound, Refused
 from storage.records.base import SECOND
 from storage.records.service import CheckResult, CheckStatus
+from storage.records.task import Check
 
 _MOST = 3072  # bytes of an answer that are shown
 _FAILED = 400  # from this status on a page is not well
@@ -22,6 +26,7 @@ _INITIAL = {"passing": CheckStatus.SUCCESS, "critical": CheckStatus.FAILURE}
 _GRACE = SECOND  # after a start, if a check says no other
 
 Restart = Callable[[str, str], None]  # a task, and why
+Run = Callable[[str, Sequence[str]], Awaitable[End]]  # a task, and a command to run inside
 
 
 class Checks:
@@ -33,7 +38,9 @@ class Checks:
         now: Callable[[], int],
         changed: Callable[[], None],
         restart: Restart,
+        run: Run,
     ) -> None:
+        self._run = run
         self._name, self._now, self._changed, self._restart = name, now, changed, restart
         self._found: dict[str, CheckResult] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -79,15 +86,19 @@ class Checks:
         nursery.start_soon(self._repeat, probe, self._scopes[probe.id])
 
     async def _repeat(self, probe: Probe, scope: trio.CancelScope) -> None:
-        began, failures = self._now(), 0
+        began, failures, in_a_row = self._now(), 0, 0
+        last = CheckStatus.PENDING
         with scope:
             while True:
                 with trio.move_on_after(probe.check.timeout / SECOND) as time:
-                    status, code, output = await ask(probe)
+                    status, code, output = await ask(probe, self._run)
                 if time.cancelled_caught:
                     status, code, output = CheckStatus.FAILURE, 0, "nomad: no answer in time"
-                self._note(probe, status, code, output)
-                failures = failures + 1 if status == CheckStatus.FAILURE else 0
+                in_a_row = in_a_row + 1 if status == last else 1
+                last = status
+                counts = in_a_row >= _threshold(probe.check, status)
+                self._note(probe, status if counts else None, code, output)
+                failures = failures + 1 if counts and status == CheckStatus.FAILURE else 0
                 if self._is_enough(probe, failures, began):
                     began, failures = self._now(), 0
                     self._restart(probe.task, f'healthcheck: check "{probe.check.name}" unhealthy')
@@ -100,8 +111,10 @@ class Checks:
         grace = _GRACE if rule.grace is None else rule.grace
         return failures >= rule.limit and self._now() >= began + grace
 
-    def _note(self, probe: Probe, status: CheckStatus, code: int, output: str) -> None:
+    def _note(self, probe: Probe, found: CheckStatus | None, code: int, output: str) -> None:
+        """Keep what was found; None: not often enough to count."""
         before = self._found[probe.id]
+        status = found or before.status
         self._found[probe.id] = msgspec.structs.replace(
             before,
             status=status,
@@ -114,11 +127,30 @@ class Checks:
             self._changed()
 
 
-async def ask(probe: Probe) -> tuple[CheckStatus, int, str]:
+def _threshold(check: Check, status: CheckStatus) -> int:
+    """Return how often the same must be found in a row until it counts."""
+    if status == CheckStatus.SUCCESS:
+        return check.success_before_passing
+    return check.failures_before_critical
+
+
+async def ask(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
     """Make a check once; return what it found, the status of a page, and words for people."""
-    if probe.check.type == "http":
-        return await _ask_http(probe)
+    match probe.check.type:
+        case "http":
+            return await _ask_http(probe)
+        case "script":
+            return await _ask_script(probe, run)
     return await _ask_tcp(probe)
+
+
+async def _ask_script(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
+    try:
+        end = await run(probe.task, [probe.check.command, *(probe.check.args or ())])
+    except (Refused, NotFound, StartFailed) as error:
+        return CheckStatus.FAILURE, 0, f"nomad: {error}"
+    status = CheckStatus.FAILURE if end.code else CheckStatus.SUCCESS
+    return status, end.code, end.said[:_MOST]
 
 
 async def _ask_tcp(probe: Probe) -> tuple[CheckStatus, int, str]:
@@ -142,6 +174,7 @@ async def _ask_http(probe: Probe) -> tuple[CheckStatus, int, str]:
         headers=headers,
         body=check.body.encode(),
         verify=not check.tls_skip_verify,
+        known_as=check.tls_server_name,
     )
     try:
         async with question as answer:

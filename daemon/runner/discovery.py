@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import trio
 
 from daemon.runner.changes import Changes
-from daemon.runner.checks import Checks, Restart
+from daemon.runner.checks import Checks, Restart, Run
 from daemon.runner.env import resolve, task_environment
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
@@ -27,11 +27,12 @@ class Discovery:
         is_ending: Callable[[], bool],
         changes: Changes,
         restart: Restart,
+        run: Run,
     ) -> None:
         self._host, self._instance, self._states = host, instance, states
         self._is_ending, self._changes = is_ending, changes
         allocation = instance().allocation
-        self._checks = Checks(allocation.name, host.clock.now, changes.announce, restart)
+        self._checks = Checks(allocation.name, host.clock.now, changes.announce, restart, run)
 
     @property
     def results(self) -> list[CheckResult]:

@@ -46,15 +46,17 @@ async def ask(
     headers: Sequence[Header] = (),
     body: bytes = b"",
     verify: bool = True,
+    known_as: str = "",
     permit: Permit = allow_all,
 ) -> AsyncIterator[Reply]:
     """Send a request and give its answer while the block runs. Raises `HTTPFailed`.
 
-    `permit` raises what it likes for an address that must not be connected to.
+    `permit` raises what it likes for an address that must not be connected to; `known_as` is the
+    name that its certificate must have, if not the one in the address.
     """
     target = _target(url)
     try:
-        async with await _connect(target, permit, verify=verify) as stream:
+        async with await _connect(target, permit, verify=verify, known_as=known_as) as stream:
             protocol = h11.Connection(h11.CLIENT)
             await stream.send_all(_request(protocol, target, method, headers, body))
             head = await _head(stream, protocol)
@@ -75,7 +77,7 @@ def _target(url: str) -> SplitResult:
     return target
 
 
-async def _connect(target: SplitResult, permit: Permit, *, verify: bool) -> Stream:
+async def _connect(target: SplitResult, permit: Permit, *, verify: bool, known_as: str) -> Stream:
     host, port = target.hostname or "", target.port or _PORTS[target.scheme]
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -88,7 +90,7 @@ async def _connect(target: SplitResult, permit: Permit, *, verify: bool) -> Stre
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    return trio.SSLStream(stream, context, server_hostname=known_as or host, https_compatible=True)
 
 
 async def _first(addresses: list[str], port: int) -> trio.SocketStream:

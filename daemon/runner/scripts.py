@@ -1,5 +1,7 @@
 """Running a short command inside a task, to its end or for as long as it may take."""
 
+import math
+
 import msgspec
 import trio
 
@@ -17,7 +19,7 @@ class End(msgspec.Struct, frozen=True):
     said: str
 
 
-async def run_script(session: Session, seconds: float) -> End:
+async def run_script(session: Session, seconds: float = math.inf) -> End:
     """Return how a command ended; one that takes longer is ended."""
     said = bytearray()
 

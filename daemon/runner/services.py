@@ -160,7 +160,9 @@ def probes(place: Place, found: Iterator[Active]) -> Iterator[Probe]:
             try:
                 address, port = _address(place, one.service, one.task, label, mode)
             except Unreachable:
-                continue
+                if check.type != "script":
+                    continue
+                address, port = place.address, 0
             task = check.task_name or one.task
             identity = f"{one.registration.id}\\0{msgspec.json.encode(check).decode()}"
             digest = hashlib.sha1(identity.encode(), usedforsecurity=False).hexdigest()

@@ -42,7 +42,8 @@ def consul_fault(check: Check) -> str | None:
 
 
 def _native(check: Check) -> Iterator[str]:
-    yield from _common(check, _NATIVE_TYPES)
+    # Scripts, too; the peer cannot run them, and its text, which tools match, stays as it is.
+    yield from _common(check, (check.type,) if check.type == "script" else _NATIVE_TYPES)
     if check.expose:
         yield "expose may only be set for Consul service checks"
     if check.on_update == "ignore_warnings":
@@ -53,11 +54,8 @@ def _native(check: Check) -> Iterator[str]:
         yield "address_mode = driver may only be set for Consul service checks"
     if check.type == "http" and check.method and check.method not in _METHODS:
         yield f"method type {quote(check.method)} not supported in Nomad http check"
-    for name, value in _thresholds(check):
-        if value:
-            yield f"{name} may only be set for Consul service checks"
-    if check.tls_server_name:
-        yield "tls_server_name may only be set for Consul service checks"
+    if check.failures_before_warning:
+        yield "failures_before_warning may only be set for Consul service checks"
 
 
 def _consul(check: Check) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Services of running allocations: registered, checked, and what follows from that (golden: services)."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -8,9 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+import trio.testing
 
-from daemon.runner.checks import ask
+from daemon.runner.checks import Checks, ask
+from daemon.runner.scripts import End
 from daemon.runner.services import Probe
+from storage.errors import Refused
 from storage.queries import services
 from storage.records.allocation import (
     AllocatedPort,
@@ -163,6 +166,10 @@ def probe(kind: str, port: int, **fields: Any) -> Probe:
     return Probe(id="x", check=check, service="web", task="", address="127.0.0.1", port=port)
 
 
+async def nothing_runs(task: str, command: Sequence[str]) -> End:
+    raise Refused("task not found")
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "code"),
     [
@@ -175,7 +182,7 @@ def probe(kind: str, port: int, **fields: Any) -> Probe:
 )
 async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, code: int) -> None:
     async with server(lambda: answer) as port:
-        found, got, words = await ask(probe("http", port, path="/health"))
+        found, got, words = await ask(probe("http", port, path="/health"), nothing_runs)
     assert (found, got) == (status, code)
     assert words == "oh" or words.startswith("nomad: ") or not words
 
@@ -183,14 +190,14 @@ async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, co
 async def test_of_a_page_without_end_only_the_beginning_is_kept() -> None:
     endless = b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 1_000_000
     async with server(lambda: endless) as port:
-        _, _, words = await ask(probe("http", port))
+        _, _, words = await ask(probe("http", port), nothing_runs)
     assert len(words) == 3072
 
 
 async def test_a_port_tells_by_being_open() -> None:
     async with server(lambda: b"") as port:
-        assert (await ask(probe("tcp", port)))[0] == CheckStatus.SUCCESS
-    assert (await ask(probe("tcp", port)))[0] == CheckStatus.FAILURE
+        assert (await ask(probe("tcp", port), nothing_runs))[0] == CheckStatus.SUCCESS
+    assert (await ask(probe("tcp", port), nothing_runs))[0] == CheckStatus.FAILURE
 
 
 def checked(port_label: str = "http", **fields: Any) -> Service:
@@ -281,3 +288,56 @@ async def test_a_task_whose_check_fails_for_too_long_is_restarted_by_its_policy(
         told = world.told(alloc_id)
         assert ("Restart Signaled", 'healthcheck: check "alive" unhealthy') in told
         assert ("Not Restarting", "Policy allows no restarts") in told
+
+
+def scripted(text: str, **fields: Any) -> Service:
+    command = {"command": "/bin/sh", "args": ["-c", text], "timeout": 600 * SECOND}
+    one = Check(
+        name="alive", type="script", interval=SECOND // 50, task_name="main", **command, **fields
+    )
+    return native(checks=[one], port="")
+
+
+async def test_a_script_is_asked_inside_of_its_task(world: World) -> None:
+    one = scripted('echo "in $NOMAD_TASK_NAME"; test -e local/well')
+    alloc_id = await world.place(service(script(LINGER), services=[one]))
+    found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
+    while "in main" not in found.output:  # asked before the task had begun
+        found = await until_checked(world, alloc_id, CheckStatus.FAILURE)
+        await trio.sleep(0.005)
+    assert found.status_code == 1
+    (world.directory(alloc_id) / "main/local/well").touch()
+    await until_checked(world, alloc_id, CheckStatus.SUCCESS)
+
+
+async def test_what_is_found_counts_when_it_is_found_often_enough(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    found = [1, 0, 1, 1, 0, 1, 1, 0, 0, 0]  # exit statuses
+    seen: list[str] = []
+    check = Check(
+        name="c",
+        type="script",
+        command="x",
+        interval=SECOND,
+        timeout=600 * SECOND,
+        success_before_passing=3,
+        failures_before_critical=2,
+    )
+    one = Probe(id="x", check=check, service="web", task="main", address="", port=0)
+
+    async def run(task: str, command: Sequence[str]) -> End:
+        seen.append(checks.results[0].status)
+        if not found:
+            over.set()
+            await trio.sleep_forever()
+        return End(found.pop(0), "")
+
+    over = trio.Event()
+    checks = Checks("a", lambda: 0, lambda: None, lambda task, why: None, run)
+    async with trio.open_nursery() as nursery:
+        checks.follow([one], nursery)
+        await over.wait()
+        nursery.cancel_scope.cancel()
+    pending, failure, success = CheckStatus.PENDING, CheckStatus.FAILURE, CheckStatus.SUCCESS
+    assert seen == [*[pending] * 4, *[failure] * 6, success]

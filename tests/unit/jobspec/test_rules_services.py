@@ -279,18 +279,12 @@ NATIVE = [
         "address_mode = driver may only be set for Consul service checks",
     ),
     (
-        check(SuccessBeforePassing=1),
-        "success_before_passing may only be set for Consul service checks",
-    ),
-    (
-        check(FailuresBeforeCritical=1),
-        "failures_before_critical may only be set for Consul service checks",
-    ),
-    (
         check(FailuresBeforeWarning=1),
         "failures_before_warning may only be set for Consul service checks",
     ),
-    (check(TLSServerName="x"), "tls_server_name may only be set for Consul service checks"),
+    (check(TLSServerName="x", SuccessBeforePassing=2, FailuresBeforeCritical=3), None),
+    (check("script", Command="/bin/true", TaskName="main"), None),
+    (check("script", TaskName="main"), "script type must have a valid script path"),
 ]
 
 CONSUL = [
