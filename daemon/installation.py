@@ -5,7 +5,7 @@ import shlex
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -25,7 +25,7 @@ Systemctl = Callable[[str, str], None]  # what to do, and to which unit; may be 
 def install_command(*, now: bool) -> None:
     """Set this program up as a service that starts with the machine."""
     _check_machine()
-    for line in install(UNIT, program(sys.argv[0]), _systemctl, now=now):
+    for line in install(UNIT, program(sys.argv[0], os.environ), _systemctl, now=now):
         click.echo(line)
 
 
@@ -89,8 +89,10 @@ def unit_text(command: Sequence[str]) -> str:
     return text.replace(_EXEC_START, f"ExecStart={words} agent")
 
 
-def program(started_as: str) -> list[str]:
+def program(started_as: str, environment: Mapping[str, str]) -> list[str]:
     """Return the command by which this program can be started again from anywhere."""
+    if launcher := environment.get("LAUNCHED_STEWARD"):  # set by the one file
+        return [launcher]
     path = Path(started_as)
     if path.name == "__main__.py":
         return [sys.executable, "-m", path.parent.name]

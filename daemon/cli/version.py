@@ -7,7 +7,7 @@ import msgspec
 
 from daemon.cli.options import shown
 from daemon.cli.output import Screen
-from daemon.version import VERSION
+from daemon.version import BUILD, VERSION
 
 
 @click.command()
@@ -17,5 +17,5 @@ def version(screen: Screen) -> None:
     if not screen.wants_document:
         screen.line(f"Steward v{VERSION}")
         return
-    about = {"Name": "Steward", "Version": VERSION, "Python": platform.python_version()}
+    about = {"Name": "Steward", "Version": VERSION, "Python": platform.python_version(), **BUILD}
     screen.document(msgspec.json.encode(about))

@@ -33,6 +33,7 @@ _OWN = (
     "JOURNAL_STREAM",
     "MAINPID",
     "SYSTEMD_EXEC_PID",
+    "LAUNCHED_STEWARD",
     "_MEI",
     "_PYI",
     "PYTHON",

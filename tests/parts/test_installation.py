@@ -92,8 +92,11 @@ def test_what_is_roots_alone_may_be_run() -> None:
 
 
 def test_the_program_is_found_again_from_anywhere() -> None:
-    assert program("/x/daemon/__main__.py") == [sys.executable, "-m", "daemon"]
-    assert program("bin/steward") == [f"{os.getcwd()}/bin/steward"]
+    assert program("steward", {"LAUNCHED_STEWARD": "/usr/local/bin/steward"}) == [
+        "/usr/local/bin/steward"
+    ]
+    assert program("/x/daemon/__main__.py", {}) == [sys.executable, "-m", "daemon"]
+    assert program("bin/steward", {}) == [f"{os.getcwd()}/bin/steward"]
 
 
 def test_a_program_with_an_odd_name_is_spelled_as_systemd_reads_it() -> None:

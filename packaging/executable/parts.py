@@ -1,0 +1,48 @@
+"""What is in the one file, as a bill of materials (CycloneDX 1.5): run by the Python that goes into it."""
+
+import json
+import platform
+import sys
+from importlib import metadata
+
+OF_THE_BUILD = {"pip", "setuptools", "pyinstaller", "pyinstaller-hooks-contrib", "altgraph"}
+
+
+def component(name: str, version: str, licence: str) -> dict[str, object]:
+    """Return an entry; the licence is as the package states it."""
+    found: dict[str, object] = {
+        "type": "library",
+        "name": name,
+        "version": version,
+        "purl": f"pkg:pypi/{name.lower().replace('_', '-')}@{version}",
+    }
+    if licence and len(licence) < 100:  # some give the whole text
+        found["licenses"] = [{"license": {"name": licence}}]
+    return found
+
+
+def bill() -> dict[str, object]:
+    """Return the bill: Steward, and the packages that it is made with."""
+    packages = sorted(metadata.distributions(), key=lambda one: one.name.lower())
+    components = [
+        component(
+            one.name,
+            one.version,
+            one.metadata.get("License-Expression") or one.metadata.get("License") or "",
+        )
+        for one in packages
+        if one.name.lower() not in OF_THE_BUILD | {"steward"}
+    ]
+    python = {"type": "platform", "name": "python", "version": platform.python_version()}
+    steward = {"type": "application", "name": "steward", "version": metadata.version("steward")}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {"component": steward},
+        "components": [python, *components],
+    }
+
+
+if __name__ == "__main__":
+    json.dump(bill(), sys.stdout, indent=1)

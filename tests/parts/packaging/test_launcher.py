@@ -1,0 +1,149 @@
+"""The front of the one file: unpacks once, becomes the program, and trusts nobody else's directory."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.parts.packaging.test_environment import ROOT
+from tests.patience import HAPPENS_WITHIN
+
+SOURCE = ROOT / "packaging" / "executable"
+PROGRAM = """#!/bin/sh
+echo "$$ $LAUNCHED_STEWARD $*"
+cat "$(dirname "$0")/inner/link"
+exit 7
+"""
+
+
+def compiles(tmp_path: Path, base: Path) -> Path | None:
+    launcher = tmp_path / "launcher"
+    words = [
+        "gcc",
+        "-Wall",
+        "-Wextra",
+        f'-DFOR_ROOT="{base}"',
+        "-o",
+        launcher,
+        SOURCE / "launcher.c",
+    ]
+    if shutil.which("gcc") is None:
+        return None
+    done = subprocess.run([*words, "-lz"], capture_output=True, text=True, check=False)
+    if "zlib.h" in done.stderr or "-lz" in done.stderr:
+        return None
+    assert (done.returncode, done.stderr) == (0, "")
+    return launcher
+
+
+class Packed:
+    """The one file, around a program that says how it was called."""
+
+    def __init__(self, directory: Path) -> None:
+        self.base, self.file = directory / "base", directory / "steward"
+        launcher = compiles(directory, self.base)
+        if launcher is None:
+            pytest.skip("needs gcc and zlib")
+        tree = directory / "tree"
+        (tree / "inner").mkdir(parents=True)
+        (tree / "steward").write_text(PROGRAM)
+        (tree / "steward").chmod(0o755)
+        (tree / "inner" / "words").write_text("unpacked\n" * 20_000)
+        (tree / "inner" / "link").symlink_to("words")
+        words = [sys.executable, SOURCE / "pack.py", launcher, tree, self.file]
+        subprocess.run(words, check=True)
+
+    def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [self.file, *words],
+            capture_output=True,
+            text=True,
+            timeout=HAPPENS_WITHIN,
+            env={"PATH": os.environ["PATH"], "CACHE_DIRECTORY": str(self.base)},
+            check=False,
+        )
+
+    @property
+    def places(self) -> list[Path]:
+        return [one for one in self.base.iterdir() if one.name != ".lock"]
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Packed:
+    return Packed(tmp_path)
+
+
+def test_it_becomes_the_program(packed: Packed) -> None:
+    with subprocess.Popen(
+        [packed.file, "a b", "c"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "CACHE_DIRECTORY": str(packed.base)},
+    ) as process:
+        said, _ = process.communicate(timeout=HAPPENS_WITHIN)
+    first, *rest = said.splitlines()
+    assert first == f"{process.pid} {packed.file} a b c"
+    assert rest == ["unpacked"] * 20_000
+    assert process.returncode == 7
+
+
+def test_it_unpacks_once(packed: Packed) -> None:
+    packed.run()
+    (place,) = packed.places
+    (place / "inner" / "words").write_text("as it was\n")
+    assert packed.run().stdout.splitlines()[1:] == ["as it was"]
+
+
+def test_what_a_kill_has_left_is_replaced(packed: Packed) -> None:
+    packed.run()
+    (place,) = packed.places
+    place.rename(packed.base / f".{place.name}")
+    assert packed.run().returncode == 7
+    assert packed.places == [place]
+
+
+@pytest.mark.parametrize("which", ["base", "place"])
+def test_a_directory_that_others_may_write_to_is_not_used(packed: Packed, which: str) -> None:
+    packed.run()
+    (place,) = packed.places
+    (packed.base if which == "base" else place).chmod(0o777)
+    done = packed.run()
+    assert done.returncode == 126
+    assert "only its owner" in done.stderr
+
+
+def test_a_link_in_the_place_of_a_directory_is_not_followed(packed: Packed) -> None:
+    packed.run()
+    (place,) = packed.places
+    elsewhere = packed.base.parent / "elsewhere"
+    place.rename(elsewhere)
+    place.symlink_to(elsewhere)
+    assert packed.run().returncode == 126
+
+
+@pytest.mark.parametrize("where", [0.6, 0.9, 1])
+def test_a_damaged_file_runs_nothing_and_leaves_nothing(packed: Packed, where: float) -> None:
+    content = bytearray(packed.file.read_bytes())
+    payload = content.rindex(b"\x1f\x8b\x08")
+    at = payload + int((len(content) - payload - 1) * where)
+    content[at] ^= 1
+    packed.file.write_bytes(content)
+    done = packed.run()
+    assert (done.returncode, done.stdout) == (126, "")
+    assert "get it again" in done.stderr
+    assert not packed.base.exists() or packed.places == []
+
+
+def test_a_file_that_is_cut_short_says_so(packed: Packed) -> None:
+    packed.file.write_bytes(packed.file.read_bytes()[:-1000])
+    assert "not whole" in packed.run().stderr
+
+
+def test_the_same_tree_makes_the_same_file(packed: Packed, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    words = [sys.executable, SOURCE / "pack.py", tmp_path / "launcher", tmp_path / "tree", again]
+    subprocess.run(words, check=True)
+    assert again.read_bytes() == packed.file.read_bytes()
