@@ -10,8 +10,21 @@ from daemon.web.late import LateModule
 from daemon.web.visits import Page
 
 if TYPE_CHECKING:
-    from daemon.ui import acts, allocation, cluster, job, jobs, live, planning, show, sign
+    from daemon.ui import (
+        access,
+        acts,
+        allocation,
+        cluster,
+        job,
+        jobs,
+        live,
+        planning,
+        show,
+        sign,
+        variables,
+    )
 else:  # Jinja and all pages are imported when somebody looks
+    access = LateModule("daemon.ui.access")
     acts = LateModule("daemon.ui.acts")
     allocation = LateModule("daemon.ui.allocation")
     cluster = LateModule("daemon.ui.cluster")
@@ -21,6 +34,7 @@ else:  # Jinja and all pages are imported when somebody looks
     planning = LateModule("daemon.ui.planning")
     show = LateModule("daemon.ui.show")
     sign = LateModule("daemon.ui.sign")
+    variables = LateModule("daemon.ui.variables")
 
 PAGES: tuple[Page, ...] = (
     Page("/ui/", jobs.overview),
@@ -60,5 +74,10 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/services", cluster.services),
     Page("/ui/evaluations", cluster.evaluations),
     Page("/ui/evaluation/{eval_id}", cluster.evaluation),
+    Page("/ui/variables", variables.index),
+    Page("/ui/variables", variables.change, "POST"),
+    Page("/ui/variable/{path}", variables.variable),
+    Page("/ui/access", access.overview),
+    Page("/ui/policy/{name}", access.policy),
     Page("/ui/log", cluster.events),
 )

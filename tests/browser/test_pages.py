@@ -139,7 +139,8 @@ async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     await browser.until_text("#log", "GET /index.html 200")
     await see(browser, filled, f"node/{node['ID']}")
     await see(browser, filled, f"evaluation/{alloc['EvalID']}")
-    for path in ("services", "nodes", "evaluations", "run", "run?job=web", "sign-in"):
+    lists = ("services", "nodes", "evaluations", "variables", "access")
+    for path in (*lists, "run", "run?job=web", "sign-in"):
         await see(browser, filled, path)
     await see(browser, filled, "log")
     await browser.until_text("#events", "JobRegistered")

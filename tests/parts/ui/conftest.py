@@ -86,7 +86,7 @@ class Browser:
         return unescape(found[1]) if found else ""
 
     async def send(
-        self, path: str, headers: dict[str, str] | None = None, **fields: str
+        self, path: str, headers: dict[str, str] | None = None, /, **fields: str
     ) -> httpx.Response:
         """Send a form as one of our pages does; `headers` replace what a browser says."""
         given = {"proof": await self.proof(), **fields}

@@ -1,0 +1,38 @@
+"""Access: the visitor's own token, and who else may do what."""
+
+from typing import Any
+
+from daemon.ui.show import Found, page
+from daemon.web.visits import Visit
+from storage.errors import Denied, Malformed, NotFound
+
+
+@page("access.html")
+async def overview(visit: Visit) -> Found:
+    """Show the visitor's token, and the tokens, policies, roles and login methods he may see."""
+    return {
+        "own": await _or_nothing(visit, "/v1/acl/token/self") if visit.session else None,
+        "tokens": await _or_nothing(visit, "/v1/acl/tokens"),
+        "policies": await _or_nothing(visit, "/v1/acl/policies"),
+        "roles": await _or_nothing(visit, "/v1/acl/roles"),
+        "methods": _methods(await _or_nothing(visit, "/v1/sys/auth")),
+    }
+
+
+@page("policy.html")
+async def policy(visit: Visit) -> Found:
+    """Show the rules of a policy."""
+    return {"policy": await visit.get(f"/v1/acl/policy/{visit['name']}")}
+
+
+async def _or_nothing(visit: Visit, path: str) -> Any:  # noqa: ANN401  # JSON
+    """Return what stands there, or None where the visitor may not look."""
+    try:
+        return await visit.get(path)
+    except (Denied, Malformed, NotFound):
+        return None
+
+
+def _methods(found: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON
+    """Return the login methods by path, of an answer that has them once more beside itself."""
+    return found["data"] if isinstance(found, dict) and "data" in found else None

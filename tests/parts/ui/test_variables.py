@@ -1,0 +1,106 @@
+"""Variables in forms: seen and changed by who may, and never over what somebody else has changed."""
+
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+
+from tests.parts.ui.conftest import Browser, Site
+
+LISTER = 'namespace "default" { variables { path "*" { capabilities = ["list"] } } }'
+
+
+async def put(browser: Browser, index: str = "0", **fields: str) -> Any:
+    given = {"path": "app", "name.1": "key", "value.1": "first", "index": index, **fields}
+    return await browser.send("/ui/variables", None, **given)
+
+
+async def index_of(browser: Browser) -> str:
+    found = re.search(r'name="index" value="(\d+)"', (await browser.get("/ui/variable/app")).text)
+    assert found is not None
+    return found[1]
+
+
+async def items(browser: Browser) -> Any:
+    return (await browser.http.get("/v1/var/app")).json()["Items"]
+
+
+async def test_a_variable_is_stored_and_shown(open_site: Site) -> None:
+    browser = open_site.browser()
+    answer = await put(browser, **{"name.2": "", "value.2": "of no name"})
+    assert answer.headers["Location"] == "/ui/variable/app?namespace=default"
+    assert "first" in (await browser.get("/ui/variable/app")).text
+    assert await items(browser) == {"key": "first"}
+
+
+async def test_what_somebody_else_has_changed_is_not_written_over(open_site: Site) -> None:
+    browser = open_site.browser()
+    await put(browser)
+    index = await index_of(browser)
+    await put(browser, index, **{"value.1": "second"})
+    answer = await put(browser, index, **{"value.1": "third"})
+    assert answer.status_code == 400
+    assert "load it again" in answer.text
+    assert await items(browser) == {"key": "second"}
+
+
+async def test_a_variable_is_removed(open_site: Site) -> None:
+    browser = open_site.browser()
+    await put(browser)
+    await put(browser, await index_of(browser), act="remove")
+    assert (await browser.get("/ui/variable/app")).status_code == 404
+
+
+async def test_a_value_comes_back_as_it_was(open_site: Site) -> None:
+    browser, value = open_site.browser(), "\n two\nlines </textarea><b>"
+    await put(browser, **{"value.1": value})
+    text = (await browser.get("/ui/variable/app")).text
+    shown = re.search(r'name="value.1"[^>]*>\n(.*?)</textarea>', text, re.DOTALL)
+    assert shown is not None
+    assert unescape(shown[1]) == value
+    assert await items(browser) == {"key": value}
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"path": ""}, "names no variable"),
+        ({"index": "x"}, "is not the index"),
+        ({"name.2": "key"}, "stands there twice"),
+        ({"path": "a b"}, "path"),
+    ],
+)
+async def test_a_form_that_is_wrong_is_told(
+    open_site: Site, fields: dict[str, str], fault: str
+) -> None:
+    answer = await put(open_site.browser(), **fields)
+    assert answer.status_code == 400
+    assert fault in answer.text
+
+
+async def test_who_may_only_list_sees_no_value_and_changes_none(site: Site) -> None:
+    master, lister = site.browser(), site.browser()
+    await master.sign_in(await site.token())
+    await put(master, **{"value.1": "veiled"})
+    await lister.sign_in(await site.token(LISTER))
+    assert "app" in (await lister.get("/ui/variables")).text
+    answer = await lister.get("/ui/variable/app")
+    assert (answer.status_code, "veiled" in answer.text) == (403, False)
+    assert (await put(lister)).status_code == 403
+
+
+async def test_the_rules_of_a_policy_are_shown_to_its_holder(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token(LISTER))
+    assert "capabilities = [&#34;list&#34;]" in (await browser.get("/ui/policy/theirs")).text
+    assert (await browser.get("/ui/policy/others")).status_code in (403, 404)
+
+
+async def test_access_shows_who_one_is_and_never_a_secret(site: Site) -> None:
+    browser, secret = site.browser(), await site.token(LISTER)
+    await browser.sign_in(secret)
+    text = (await browser.get("/ui/access")).text
+    assert "theirs" in text
+    assert secret not in text
+    assert ">Tokens<" not in text  # which only who manages them may list
