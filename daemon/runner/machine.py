@@ -11,6 +11,7 @@ import msgspec
 from daemon.config import Config
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher
+from daemon.runner.drivers import bounds
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
@@ -33,7 +34,10 @@ _log = logging.getLogger("steward.runner")
 
 def drivers_of(groups: Groups, inherited: Mapping[str, str], config: Config) -> dict[str, Driver]:
     """Return the drivers that this machine has, by name."""
-    found: list[Driver] = [RawExec(groups, inherited), Exec(groups, inherited)]
+    found: list[Driver] = [
+        RawExec(groups, inherited),
+        Exec(groups, inherited, bounds.find(config.alloc_dir)),
+    ]
     if config.dev:
         found.append(MockDriver())
     return {driver.name: driver for driver in found}

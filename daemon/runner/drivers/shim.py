@@ -6,8 +6,9 @@ which ends most tasks) and in a session of its own, and writes its exit status d
 reach the shell itself do nothing; the daemon signals the task.
 
 Descriptors: 0 nothing, 1 the task's standard output, 2 the claim file, 3 the task's standard error.
-Arguments: the working directory, the file by which one enters the group of processes (or
-nothing), the limit of open files, then the command.
+Arguments: the working directory, the files by which one enters the groups of processes, one a line
+(the first line is empty where there is no group by which a task is ended), the limit of open
+files, then the command.
 """
 
 import re
@@ -36,8 +37,10 @@ _INSIDE = """\
 cd -- "$1" && ulimit -S -n "$3" && umask 022 && shift 3 && unset OLDPWD &&
 exec {launch} "$@"
 """
-# Into the group of processes, or, where there are no such groups, a note of the task's own pid.
-_ENTER_GROUP = 'echo 0 >"$2" || exit'
+# Into the group of processes and those that bound it, or, where there is no group by which a task
+# is ended, a note of the task's own pid.
+_ENTER_GROUPS = """set -f; IFS='
+'; for g in $2; do echo 0 >"$g" || exit; done; unset IFS; set +f"""
 _NOTE_PID = 'read -r pid rest </proc/self/stat && echo "main $pid" >&2 || exit'
 
 # What a shell keeps to itself, changes or chokes on, and what would change the shell itself: the
@@ -109,11 +112,15 @@ def command_line(
     special = [f"{name}={value}" for name, value in env.items() if not _is_plain(name)]
     carried = {f"{_CARRIER}{number}": pair for number, pair in enumerate(special)}
     words = _launch(tools, list(carried), user, wrap)
+    steps = [] if inside or entry.partition("\n")[0] else [_NOTE_PID]
+    if entry.strip():
+        steps.append(_ENTER_GROUPS)
+    enter = "\n".join(steps)
     if inside:
-        text = _INSIDE.format(enter=_ENTER_GROUP if entry else "", launch=" ".join(words))
+        text = _INSIDE.format(enter=enter, launch=" ".join(words))
     else:
         launch = " ".join([shlex.quote(tools.setsid), *words])
-        text = _TEXT.format(enter=_ENTER_GROUP if entry else _NOTE_PID, launch=launch)
+        text = _TEXT.format(enter=enter, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", directory, entry, str(open_files), *argv]
     return line, plain | carried
 
