@@ -206,13 +206,16 @@ CREATE TABLE evaluations (
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
 CREATE INDEX evaluations_in_order   ON evaluations (create_index, id);
-CREATE INDEX evaluations_to_do      ON evaluations (wait_until, priority DESC, create_index)
-                                    WHERE status = 'pending';
+CREATE INDEX evaluations_ready      ON evaluations (priority DESC, create_index)
+                                    WHERE status = 'pending' AND wait_until = 0;
+CREATE INDEX evaluations_delayed    ON evaluations (wait_until)
+                                    WHERE status = 'pending' AND wait_until > 0;
 CREATE INDEX evaluations_unfinished ON evaluations (namespace, job_id)
                                     WHERE status IN ('pending', 'blocked');
 CREATE INDEX evaluations_ended      ON evaluations (modify_time)
                                     WHERE status IN ('complete', 'failed', 'canceled');
-CREATE INDEX evaluations_blocked    ON evaluations (priority DESC, create_index)
+CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, needs_disk,
+                                                    priority DESC, create_index, tried_index)
                                     WHERE status = 'blocked';
 
 -- Allocations: instances of task groups on a node. The placement is written once and the

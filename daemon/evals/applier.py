@@ -27,6 +27,7 @@ from storage.records.job import Job
 from storage.store import Store
 from storage.writer import Transaction
 
+_ANY_ROOM = Room(memory=1)
 _SUPERSEDED = "canceled after more recent eval was processed"
 
 
@@ -158,12 +159,14 @@ def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> Non
 def least_room(job: Job | None, plan: Plan) -> Room:
     """Return the least room that lets one allocation of a group that did not fit be placed.
 
-    All zero when no group waits for room: then only a change of the nodes can help.
+    All zero when no group waits for room: then only a change of the nodes can help. Where one does
+    and another does not, any room is worth a look.
     """
     rooms = []
     for name, metric in plan.failed.items():
         group = job.group(name) if job else None
         if group is None or not metric.nodes_exhausted:
+            rooms.append(_ANY_ROOM)
             continue
         resources = [task.resources for task in group.tasks or ()]
         rooms.append(
@@ -173,6 +176,8 @@ def least_room(job: Job | None, plan: Plan) -> Room:
                 disk=group.ephemeral_disk.size_mb,
             )
         )
+    if all(room == _ANY_ROOM for room in rooms):
+        return NO_ROOM
     return Room(
         cpu=min((room.cpu for room in rooms), default=0),
         memory=min((room.memory for room in rooms), default=0),

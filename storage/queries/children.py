@@ -25,12 +25,17 @@ _HELD = """
      LIMIT :most
 """
 _IS_HELD = "SELECT held FROM jobs WHERE namespace = :namespace AND id = :id"
-_NEXT_WITH_HELD = """
+_WITH_HELD = """
     SELECT namespace, parent_id FROM jobs
-     WHERE held = 1 AND (namespace, parent_id) > (:namespace, :id)
+     WHERE held = 1 AND {}
   ORDER BY namespace, parent_id
      LIMIT 1
 """
+# One comparison of both at once would read every child of the last parent.
+_NEXT_WITH_HELD = (
+    _WITH_HELD.format("namespace = :namespace AND parent_id > :id"),
+    _WITH_HELD.format("namespace > :namespace"),
+)
 _RELEASE = "UPDATE jobs SET held = 0 WHERE namespace = :namespace AND id = :id"
 _PARENTS = "SELECT namespace, id FROM jobs WHERE launches_children = 1"
 _ENDED = """
@@ -80,7 +85,10 @@ def with_held(db: Snapshot) -> list[tuple[str, str]]:
     """Return namespace and id of the parents whose children wait, whether they exist or not."""
     found: list[tuple[str, str]] = []
     key = {"namespace": "", "id": ""}
-    while (row := db.one(_NEXT_WITH_HELD, key)) is not None:  # a step for each, however many wait
+    # A step for each parent, however many of its children wait.
+    while (
+        row := next(filter(None, (db.one(sql, key) for sql in _NEXT_WITH_HELD)), None)
+    ) is not None:
         found.append((row["namespace"], row["parent_id"]))
         key = {"namespace": row["namespace"], "id": row["parent_id"]}
     return found

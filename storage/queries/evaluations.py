@@ -1,5 +1,7 @@
 """Evaluations: what is to be done, what waits for room, what was found."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from storage.queries import events
@@ -125,21 +127,33 @@ def wire(db: Snapshot, eval_id: str) -> tuple[bytes, int] | None:
 
 # ---- what is to be done --------------------------------------------------------------------
 
+# A million may be ready: of both kinds only the head is read, in the order of an index.
 _READY = """
-    SELECT document FROM evaluations
-     WHERE status = 'pending' AND wait_until <= :now
+    SELECT priority, create_index, document FROM evaluations
+     WHERE status = 'pending' AND wait_until = 0
   ORDER BY priority DESC, create_index
      LIMIT :most
 """
+_DUE = """
+    SELECT priority, create_index, document FROM evaluations
+     WHERE status = 'pending' AND wait_until > 0 AND wait_until <= :now
+  ORDER BY wait_until
+     LIMIT :most
+"""
 _NEXT_TIME = """
-    SELECT min(wait_until) AS at FROM evaluations WHERE status = 'pending' AND wait_until > :now
+    SELECT min(wait_until) AS at FROM evaluations
+     WHERE status = 'pending' AND wait_until > 0 AND wait_until > :now
 """
 
 
 def ready(db: Snapshot, now: int, most: int = 1) -> list[Evaluation]:
-    """Return the most urgent evaluations whose time has come: by priority, then by age."""
-    rows = db.all(_READY, {"now": now, "most": most})
-    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows]
+    """Return the most urgent evaluations whose time has come: by priority, then by age.
+
+    Of those that waited for their time, the ones that have been due longest are looked at.
+    """
+    rows = [*db.all(_READY, {"most": most}), *db.all(_DUE, {"now": now, "most": most})]
+    rows.sort(key=lambda row: (-row["priority"], row["create_index"]))
+    return [msgspec.json.decode(row["document"], type=Evaluation) for row in rows[:most]]
 
 
 def next_time(db: Snapshot, now: int) -> int | None:
@@ -153,14 +167,27 @@ _UNFINISHED = """
      WHERE namespace = :namespace AND job_id = :job_id AND status IN ('pending', 'blocked')
   ORDER BY create_index
 """
-# A blocked evaluation is worth another look when room that may be enough has been freed since the
-# last one, or a node has changed: so thousands that wait cost nothing while nothing changes.
+# A blocked evaluation is worth another look when room that may be enough has been freed, or a node
+# has changed, since the last one. Children of one job all need the same: so what does not fit is
+# passed over a need at a time, and not an evaluation at a time. Without any need in particular,
+# only another node can help.
+_NEED = """
+    SELECT needs_memory AS memory, needs_cpu AS cpu, needs_disk AS disk FROM evaluations
+     WHERE status = 'blocked' AND {}
+  ORDER BY needs_memory, needs_cpu, needs_disk
+     LIMIT 1
+"""
+# One comparison of all three at once would read every row that is equal to the last one.
+_NEXT_NEEDS = (
+    _NEED.format("needs_memory = :memory AND needs_cpu = :cpu AND needs_disk > :disk"),
+    _NEED.format("needs_memory = :memory AND needs_cpu > :cpu"),
+    _NEED.format("needs_memory > :memory"),
+)
 _NEXT_BLOCKED = """
-    SELECT document FROM evaluations
+    SELECT priority, create_index, document FROM evaluations
      WHERE status = 'blocked'
-       AND (tried_index < :nodes_index
-            OR (tried_index < :room_index AND needs_memory > 0
-                AND needs_cpu <= :cpu AND needs_memory <= :memory AND needs_disk <= :disk))
+       AND needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk
+       AND tried_index < :since
   ORDER BY priority DESC, create_index
      LIMIT 1
 """
@@ -179,17 +206,27 @@ def any_blocked(db: Snapshot) -> bool:
 
 def next_blocked(db: Snapshot, free: Room) -> Evaluation | None:
     """Return the most urgent evaluation that may fit now into the largest `free` room of a node."""
-    row = db.one(
-        _NEXT_BLOCKED,
-        {
-            "nodes_index": db.table_index("nodes"),
-            "room_index": db.table_index(ROOM),
-            "cpu": free.cpu,
-            "memory": free.memory,
-            "disk": free.disk,
-        },
-    )
-    return msgspec.json.decode(row["document"], type=Evaluation) if row else None
+    nodes_index = db.table_index("nodes")
+    room_index = max(nodes_index, db.table_index(ROOM))
+    found = []
+    for need in _needs(db):
+        fits = need.cpu <= free.cpu and need.memory <= free.memory and need.disk <= free.disk
+        if need == NO_ROOM or fits:
+            since = nodes_index if need == NO_ROOM else room_index
+            values = {**msgspec.structs.asdict(need), "since": since}
+            found += db.all(_NEXT_BLOCKED, values)
+    if not found:
+        return None
+    best = min(found, key=lambda row: (-row["priority"], row["create_index"]))
+    return msgspec.json.decode(best["document"], type=Evaluation)
+
+
+def _needs(db: Snapshot) -> Iterator[Room]:
+    """Yield each need that anything blocked has, the smallest first."""
+    key = {"memory": -1, "cpu": 0, "disk": 0}
+    while (row := next(filter(None, (db.one(sql, key) for sql in _NEXT_NEEDS)), None)) is not None:
+        key = dict(row)
+        yield Room(**key)
 
 
 # ---- listings ---------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.group import EphemeralDisk, TaskGroup, Update
 from storage.records.job import Job
+from storage.records.scope import Constraint
 from storage.records.task import Resources
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
@@ -216,6 +217,16 @@ async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
     state, plan = planned(cluster, made)
     room = applier.least_room(state.job, plan)
     assert (room.cpu, room.memory, room.disk) == least
+
+
+async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_worth_a_look(
+    cluster: Cluster,
+) -> None:
+    await cluster.join(small(cpu=1, memory=1))
+    nowhere = Constraint(l_target="${meta.zone}", operand="=", r_target="none")
+    made = await cluster.register(job("web", group("a"), group("b", constraints=[nowhere])))
+    state, plan = planned(cluster, made)
+    assert applier.least_room(state.job, plan) == evaluations.Room(memory=1)
 
 
 async def test_no_room_helps_what_a_constraint_keeps_out(cluster: Cluster) -> None:

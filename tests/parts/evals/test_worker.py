@@ -14,7 +14,7 @@ from storage.origin import serving
 from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR, SECOND
-from storage.records.evaluation import EvalStatus
+from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.job import Job
 from storage.records.node import NodeMemory
 from storage.records.task import Network, Port, Resources
@@ -82,6 +82,33 @@ async def test_what_waits_for_room_is_taken_when_enough_has_been_freed(narrow: C
     await narrow.report(first, ClientStatus.COMPLETE)
     assert (await narrow.work())[0] == blocked.id
     assert len(narrow.wanted()) == 1
+
+
+async def test_a_changed_node_without_room_wakes_nobody(narrow: Cluster) -> None:
+    await narrow.register(large("small", 80))
+    await narrow.register(large("web", 60))
+    await narrow.work()
+    await narrow.join(node(node_resources=resources(memory=NodeMemory(memory_mb=120))))
+    assert narrow.next() is None
+    await narrow.join(node(node_resources=resources(memory=NodeMemory(memory_mb=140))))
+    await narrow.work()
+    assert len(narrow.wanted()) == 1
+
+
+async def test_what_was_delayed_comes_in_the_order_of_priorities_when_it_is_due(
+    cluster: Cluster,
+) -> None:
+    due = rfc3339(NOW + 30 * SECOND)
+    late = await cluster.register(job("a", priority=40), wait_until=due)
+    urgent = await cluster.register(job("b", priority=90), wait_until=due)
+    middle = await cluster.register(job("c", priority=60))
+    assert [one.id for one in ready(cluster)] == [middle.id]
+    cluster.wait(30)
+    assert [one.id for one in ready(cluster)] == [urgent.id, middle.id, late.id]
+
+
+def ready(cluster: Cluster) -> list[Evaluation]:
+    return cluster.store.read(lambda db: evaluations.ready(db, cluster.clock.now(), 16))
 
 
 async def test_room_that_is_too_small_wakes_nobody(narrow: Cluster) -> None:

@@ -1,0 +1,191 @@
+"""A million dispatched children that wait: for the scheduler, for room, or for other children.
+
+    python -m bench.waiting [--children 1000000]
+
+The first child is made as a dispatch makes it; the others are its copies. Then a daemon is started on
+the file: how long that takes, how much memory it has, and beside it how long it takes to find the
+next evaluation. The same for one job that wants a million allocations.
+"""
+
+import argparse
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import trio
+
+from bench.reads import daemon, resident, rest
+from daemon.evals.worker import next_evaluations
+from daemon.jobs.children import release
+from daemon.jobs.evaluate import new_evaluation
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.state import ClusterState
+from storage.queries import children, evaluations, job_status, jobs, nodes
+from storage.records.evaluation import Trigger
+from storage.records.job import Parameterized
+from storage.store import FILE_NAME, open_store
+from storage.writer import Transaction
+from tests.samples import NOW, group, job
+from tests.unit.scheduler.world import held, ids, node
+
+ROUNDS = 3
+FIRST = "many/dispatch-0"
+TABLES = {  # what a child has, and the columns that name it
+    "jobs": "id",
+    "job_versions": "job_id",
+    "job_version_states": "job_id",
+    "evaluations": "job_id",
+}
+# How they wait: what is done to their rows, and whether they have evaluations.
+WAYS = {
+    "for the scheduler": "UPDATE evaluations SET wait_until = 0",
+    "for room": "UPDATE evaluations SET status = 'blocked', needs_cpu = 9000000, "
+    "needs_memory = 9000000, needs_disk = 1, tried_index = 1, "
+    "document = json_set(document, '$.Status', 'blocked')",
+    "for other children": "UPDATE jobs SET held = 1 WHERE parent_id <> ''; DELETE FROM evaluations",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--children", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="steward-waiting-", dir=Path.cwd()) as name:
+        none = started(Path(name) / "none")
+        print(f"none waits: ready after {none[0]:.2f} s, {none[1]} MiB", flush=True)
+        for way, change in WAYS.items():
+            directory = Path(name) / way.replace(" ", "-")
+            trio.run(begin, directory)
+            fill(directory, options.children, change)
+            line = f"{way}: next handed out {trio.run(handed_out, directory, way):.3f} ms"
+            if way != "for the scheduler":  # with those a daemon would begin
+                seconds, size = started(directory)
+                line += f"; ready {seconds - none[0]:+.2f} s, {size - none[1]:+} MiB"
+            print(line, flush=True)
+            shutil.rmtree(directory)
+    one_job(options.children)
+
+
+async def begin(directory: Path) -> None:
+    """Make a parent, and its first child with an evaluation."""
+    parent = job("many", type="batch", parameterized_job=Parameterized())
+    child = job(FIRST, type="batch", parent_id="many", dispatched=True)
+
+    def write(tx: Transaction) -> None:
+        jobs.append_version(tx, parent)
+        stored = jobs.append_version(tx, child)
+        evaluations.put(tx, new_evaluation(stored, f"{0:036}", Trigger.JOB_REGISTER), NOW)
+        for one in (parent, child):
+            job_status.settle(tx, "default", one.id)
+
+    directory.mkdir()  # noqa: ASYNC240  # nobody else waits
+    async with open_store(directory, cluster_id="bench", now=NOW) as store:
+        await store.write(write)
+
+
+def fill(directory: Path, number: int, change: str) -> None:
+    """Copy the first child so often, and let all of them wait."""
+    with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("BEGIN")
+        for table, names in TABLES.items():
+            copy(connection, table, names, number)
+        connection.execute(
+            "UPDATE jobs SET children_pending = :number WHERE id = 'many'", {"number": number}
+        )
+        connection.execute("COMMIT")
+        connection.executescript(change)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def copy(connection: sqlite3.Connection, table: str, name: str, number: int) -> None:
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    given = {
+        name: "'many/dispatch-' || n",
+        "document": f"replace(replace(document, '{FIRST}', 'many/dispatch-' || n), "
+        f"'{0:036}', printf('%036d', n))",
+        "listing": f"replace(listing, '{FIRST}', 'many/dispatch-' || n)",
+    }
+    if table == "evaluations":
+        given["id"] = "printf('%036d', n)"
+    values = ", ".join(given.get(column, column) for column in columns)
+    connection.execute(
+        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers "
+        f"WHERE n < {number} - 1) INSERT INTO {table} ({', '.join(columns)}) "
+        f"SELECT {values} FROM numbers JOIN {table} ON {name} = '{FIRST}'"
+    )
+
+
+def started(directory: Path) -> tuple[float, int]:
+    """Return how long a start takes, and the memory of the daemon when it rests; the best of some."""
+    seconds, sizes = [], []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        with daemon(directory) as (_, pid):
+            seconds.append(time.perf_counter() - begun)
+            rest(pid)
+            sizes.append(resident(pid))
+    return min(seconds), min(sizes)
+
+
+async def handed_out(directory: Path, way: str) -> float:
+    """Return how many milliseconds it takes to find what is next."""
+    async with open_store(directory, cluster_id="bench", now=NOW) as store:
+        if way == "for room":  # of which there is none, and then enough
+            await store.write(lambda tx: nodes.put(tx, node(), "NodeRegistration"))
+            await store.write(lambda tx: tx.touch(evaluations.ROOM))
+            print(f"{way}: that none fits found in {timed(partial(look, store)):.3f} ms")
+            with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+                connection.execute("UPDATE evaluations SET needs_cpu = 10, needs_memory = 10")
+                connection.commit()
+            took = timed(partial(look, store))
+            with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
+                connection.execute(
+                    "UPDATE evaluations SET needs_cpu = 9000000, needs_memory = 9000000"
+                )
+                connection.commit()
+            return took
+        if way == "for the scheduler":
+            return timed(partial(look, store))
+        made = ids()
+        begun = time.perf_counter()
+        assert store.read(children.with_held)
+        await store.write(partial(release, "default", "many", now=NOW, ids=made))
+        return 1000 * (time.perf_counter() - begun) / 32  # of so many
+
+
+def look(store: object) -> None:
+    store.read(partial(next_evaluations, now=NOW))  # type: ignore[attr-defined]
+
+
+def timed(work: Callable[[], None]) -> float:
+    taken = []
+    for _ in range(ROUNDS):
+        begun = time.perf_counter()
+        work()
+        taken.append(1000 * (time.perf_counter() - begun))
+    return statistics.median(taken)
+
+
+def one_job(number: int) -> None:
+    """Decide about one job that wants so many allocations on a node with room for few."""
+    wanted = job("many", group(count=number), type="batch")
+    state = ClusterState(
+        index=1, job=wanted, nodes=(held(node(), ()),), versions={wanted.version: wanted}
+    )
+    evaluation = new_evaluation(wanted, "e", Trigger.JOB_REGISTER)
+    begun = time.perf_counter()
+    plan = schedule(state, evaluation, now=NOW, ids=(f"{n:036}" for n in count()))
+    took = time.perf_counter() - begun
+    print(f"one job with {number}: {len(plan.place)} placed, decided in {1000 * took:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
