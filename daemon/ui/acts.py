@@ -8,6 +8,7 @@ from daemon.ui.job import at
 from daemon.ui.show import action, back
 from daemon.web.visits import Visit
 from storage.errors import Malformed
+from storage.records.base import HOUR
 
 _STEERED = {
     "promote": {"All": True},
@@ -15,6 +16,7 @@ _STEERED = {
     "pause": {"Pause": True},
     "resume": {"Pause": False},
 }
+_DRAIN_WITHIN = HOUR  # as the command has it
 _META = "meta."  # what the names of fields begin with that are meta keys
 
 
@@ -139,4 +141,14 @@ async def eligibility(visit: Visit) -> str:
     node_id = visit["node_id"]
     body = {"NodeID": node_id, "Eligibility": visit.form.get("eligibility", "")}
     await visit.post(f"/v1/node/{node_id}/eligibility", body)
+    return back(visit, words.address("/ui/node/", node_id))
+
+
+@action
+async def drain(visit: Visit) -> str:
+    """Have everything on a node end and keep new work away, or stop that."""
+    node_id = visit["node_id"]
+    spec = {"Deadline": _DRAIN_WITHIN} if visit.form.get("enable") else None
+    body = {"NodeID": node_id, "DrainSpec": spec, "MarkEligible": spec is None}
+    await visit.post(f"/v1/node/{node_id}/drain", body)
     return back(visit, words.address("/ui/node/", node_id))

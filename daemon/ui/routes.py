@@ -71,6 +71,7 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/nodes", cluster.nodes),
     Page("/ui/node/{node_id}", cluster.node),
     Page("/ui/node/{node_id}/eligibility", acts.eligibility, "POST"),
+    Page("/ui/node/{node_id}/drain", acts.drain, "POST"),
     Page("/ui/services", cluster.services),
     Page("/ui/evaluations", cluster.evaluations),
     Page("/ui/evaluation/{eval_id}", cluster.evaluation),

@@ -45,6 +45,7 @@ async def test_who_may_look_sees_the_job(reader: Browser) -> None:
         ("/ui/allocation/{alloc}/stop", {}),
         ("/ui/allocation/{alloc}/restart", {}),
         ("/ui/node/{node}/eligibility", {"eligibility": "ineligible"}),
+        ("/ui/node/{node}/drain", {"enable": "1"}),
     ],
 )
 async def test_who_may_only_look_changes_nothing(
@@ -98,6 +99,16 @@ async def test_a_count_that_is_none_is_told(site: Site, master: Browser, count: 
     answer = await master.send("/ui/job/web/scale", None, group="web", count=count)
     assert answer.status_code == 400
     assert "is not a whole number" in answer.text
+
+
+async def test_a_node_is_drained_and_opened_again(site: Site, master: Browser) -> None:
+    (allocation,) = site.cluster.allocations()
+    path = f"/ui/node/{allocation.node_id}"
+    assert (await master.send(f"{path}/drain", None, enable="1")).status_code == 303
+    assert "draining" in (await master.get(path)).text
+    assert (await master.send(f"{path}/drain")).status_code == 303
+    text = (await master.get(path)).text
+    assert ("draining" in text, "is-eligible" in text) == (False, True)
 
 
 # ---- foreign pages ---------------------------------------------------------------------------------
