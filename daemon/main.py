@@ -34,7 +34,7 @@ from daemon.config import Config
 from daemon.hardening import keep_memory_private
 from daemon.health import examine
 from daemon.parts import Parts
-from daemon.systemd import ServiceManager, give_signs_of_life
+from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import discard_unfinished
@@ -168,7 +168,7 @@ async def _run_parts(
         if not config.dev:
             await _first_start(config, store, tokens, clock, ids)
         audit = await parts.enter_async_context(open_audit(store, clock, seal, config))
-        listeners = parts.enter_context(open_listeners(config))
+        listeners = parts.enter_context(open_listeners(config, inherited(os.environ)))
         config = msgspec.structs.replace(config, port=listeners.port)
         variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
         runner = await parts.enter_async_context(

@@ -2,7 +2,8 @@
 
 The protocol is that of sd_notify(3): lines of text to a socket that the environment names. Without
 one nobody is told. A manager that expects signs of life (`WatchdogSec=`) gets one whenever the parts
-of the daemon have shown theirs; while one of them is stuck, it gets none and starts the daemon anew.
+of the daemon have shown theirs; while one of them is stuck, it gets none and starts the daemon anew. It may also hold the socket at which
+the daemon listens.
 """
 
 import os
@@ -49,6 +50,20 @@ class ServiceManager:
             way.setblocking(False)
             way.connect(where)
             way.send(lines.encode())
+
+
+def inherited(environment: Mapping[str, str], *, first: int = 3) -> list[socket.socket]:
+    """Return the sockets that the manager has opened for us (sd_listen_fds(3)), from a descriptor on.
+
+    Clients that connect while the daemon is away wait there for the next one.
+    """
+    if environment.get("LISTEN_PID") != str(os.getpid()):
+        return []
+    count = environment.get("LISTEN_FDS", "")
+    descriptors = range(first, first + (int(count) if count.isdecimal() else 0))
+    for one in descriptors:
+        os.set_inheritable(one, False)  # tasks are not to have them
+    return [socket.socket(fileno=one) for one in descriptors]
 
 
 def _patience(environment: Mapping[str, str]) -> float | None:

@@ -82,11 +82,16 @@ class Listeners(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def open_listeners(config: Config) -> Iterator[Listeners]:
-    """Listen where the settings say. Raises `ListenError`, `Invalid`."""
+def open_listeners(config: Config, given: Sequence[socket.socket] = ()) -> Iterator[Listeners]:
+    """Listen where the settings say, at a socket that was given if there is one for the port.
+
+    Raises `ListenError`, `Invalid`.
+    """
     context = tls_context(config)
     with ExitStack() as sockets:
-        port = sockets.enter_context(listen(config.bind, config.port))
+        for one in given:
+            sockets.enter_context(one)
+        port = _at_port(config, given) or sockets.enter_context(listen(config.bind, config.port))
         places = [Listener(_accepting(port, context))]
         if config.socket_path is not None:
             group = group_id(config.operator_group) if config.operator_group else None
@@ -95,6 +100,18 @@ def open_listeners(config: Config) -> Iterator[Listeners]:
         tasks = sockets.enter_context(listen_here(config.task_socket_path, is_open=True))
         places.append(Listener(_accepting(tasks)))
         yield Listeners(port.getsockname()[1], places, context)
+
+
+def _at_port(config: Config, given: Sequence[socket.socket]) -> socket.socket | None:
+    wanted, found = (config.bind, config.port), None
+    for one in given:
+        if one.getsockname()[:2] == wanted:
+            found = one
+        else:
+            log.warning(
+                "a socket at %s was given, and is of no use: set bind, port", one.getsockname()
+            )
+    return found
 
 
 @contextmanager

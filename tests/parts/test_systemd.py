@@ -9,8 +9,10 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.config import Config
 from daemon.health import examine
-from daemon.systemd import ServiceManager, give_signs_of_life
+from daemon.systemd import ServiceManager, give_signs_of_life, inherited
+from daemon.web.connections import open_listeners
 from storage.store import Store
 
 
@@ -150,3 +152,49 @@ async def test_a_writer_that_hangs_is_found_out(
 
     monkeypatch.setattr(store._writer, "submit", hang)
     assert await hangs(store, tmp_path / "nobody listens here")
+
+
+# ---- a socket that the manager holds -------------------------------------------------------------
+
+
+def given(held: socket.socket, **more: str) -> list[socket.socket]:
+    """Return what is inherited when this socket is at the first place."""
+    environment = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **more}
+    return inherited(environment, first=os.dup(held.fileno()))
+
+
+def test_sockets_for_us_are_taken_and_not_passed_on() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        (one,) = given(held)
+        with one:
+            assert one.getsockname() == held.getsockname()
+            assert not one.get_inheritable()
+
+
+@pytest.mark.parametrize("other", [{"LISTEN_PID": "1"}, {"LISTEN_FDS": ""}, {"LISTEN_FDS": "-1"}])
+def test_sockets_for_others_are_left_alone(other: dict[str, str]) -> None:
+    assert inherited({"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", **other}, first=900) == []
+
+
+async def test_clients_wait_at_a_held_socket_for_the_next_daemon(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        config = Config(data_dir=tmp_path, port=port, socket="none")
+        with open_listeners(config, given(held)) as listeners:
+            assert listeners.port == port
+        with socket.create_connection(("127.0.0.1", port)) as early:  # between two daemons
+            with open_listeners(config, given(held)) as listeners:
+                stream = await listeners.places[0].listener.accept()
+                await stream.send_all(b"here")
+                await stream.aclose()
+            assert early.recv(4) == b"here"
+
+
+async def test_a_held_socket_elsewhere_is_complained_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        config = Config(data_dir=tmp_path, port=0, socket="none")
+        with open_listeners(config, given(held)) as listeners:
+            assert listeners.port != held.getsockname()[1]
+    assert "is of no use" in caplog.text
