@@ -12,11 +12,11 @@ _JOBS = """
      UNION ALL
     SELECT 'dead', count(*) FROM jobs WHERE status = 'dead'
 """
-# Children that have ended are history: there may be a hundred thousand of them.
+# Children that have ended are history, and a million may wait: those at work are shown.
 _SUMMARIES = """
     SELECT parent_id, summary FROM jobs WHERE parent_id = ''
      UNION ALL
-    SELECT parent_id, summary FROM jobs WHERE status <> 'dead' AND parent_id <> ''
+    SELECT parent_id, summary FROM jobs WHERE status = 'running' AND parent_id <> ''
 """
 _EVALUATIONS = """
     SELECT document ->> '$.Type' AS type, status, wait_until > :now AS waits,
@@ -47,7 +47,7 @@ def jobs_by_status(db: Snapshot) -> dict[str, int]:
 
 
 def summaries(db: Snapshot) -> list[tuple[str, JobCounts]]:
-    """Return parent and counts of each job, without the children that have ended."""
+    """Return parent and counts of each job, of children only if they are at work."""
     rows = db.all(_SUMMARIES)
     decode = msgspec.json.Decoder(JobCounts).decode
     return [(row["parent_id"], decode(row["summary"])) for row in rows if row["summary"]]
