@@ -98,8 +98,14 @@ class Stage:
 async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[Stage]:
     """Run an allocation of a job's only group, to its end if the block does not cancel it."""
     book = Book()
+    nobody: Any = None  # whom tasks without templates and tokens do not ask
     host = Host(
         alloc_dir=directory,
+        store=nobody,
+        variables=nobody,
+        credentials=nobody,
+        rendering=nobody,
+        volumes={},
         clock=JumpingClock(),
         drivers={"mock_driver": MockDriver()},
         reports=book,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from storage.records.task import Template, VolumeMount
+from storage.records.task import Secret
 from tests.parts.runner.world import World, batch, script, service
 
 BEGINNING = [
@@ -134,13 +134,9 @@ async def test_what_cannot_be_started_says_why(
 
 
 async def test_a_task_is_not_run_without_what_it_needs(world: World) -> None:
-    wishes = {"volume_mounts": [VolumeMount()], "templates": [Template()]}
-    alloc_id = await world.place(batch(script("exit 0", **wishes)))
+    alloc_id = await world.place(batch(script("exit 0", secrets=[Secret()])))
     await world.until_done(alloc_id)
-    expected = (
-        "Setup Failure",
-        "this version of Steward cannot provide templates or volume mounts",
-    )
+    expected = ("Setup Failure", "this version of Steward cannot provide secrets")
     assert world.told(alloc_id)[2] == expected
 
 
