@@ -154,7 +154,9 @@ async def monitor(request: Request) -> Reply:
         _check_here(request, name)
     log = request.parts.monitor.reading(level, as_json=as_json)
     ends = trio.current_time() + _duration(query.text("duration"))
-    return Reply(stream=_sent(log, ends, plain=plain), content_type=TEXT if plain else JSON)
+    sent = _sent(log, ends, plain=plain)
+    await anext(sent)  # it listens before the answer begins: nothing after that is missed
+    return Reply(stream=sent, content_type=TEXT if plain else JSON)
 
 
 def _duration(text: str) -> float:
@@ -179,7 +181,9 @@ async def _sent(
     log: AbstractContextManager[AsyncIterator[str]], ends: float, *, plain: bool
 ) -> AsyncIterator[bytes]:
     with log as lines:
-        yield b"" if plain else b"{}"  # the answer begins at once, and nothing after that is missed
+        yield b""
+        if not plain:
+            yield b"{}"
         while True:
             line = None
             with trio.move_on_at(ends):
