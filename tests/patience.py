@@ -1,9 +1,8 @@
-"""How long tests wait for what must happen.
+"""How long tests wait for what must happen. It says nothing on speed: figures are measured in `bench/`.
 
-It says nothing on speed (figures are measured in `bench/`): a machine that is ten times as slow passes
-the same tests. What fails it would otherwise hang.
+It is less than what a daemon waits for by itself (a blocking query minutes, an idle connection two):
+so what should have been woken and was only found later does not pass.
 """
 
-HAPPENS_WITHIN = 300  # seconds
-CPU_WITHIN = 20  # seconds of CPU, where hostile input would take minutes, and good code takes a fraction of one
+HAPPENS_WITHIN = 60  # seconds
 DEADLINE = 900  # seconds that any one test may take before all stacks are shown and the run ends

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import trio
 
-from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
 
 hvac = pytest.importorskip("hvac")
@@ -36,7 +35,7 @@ def of_secrets(url: str, token: str = SECRET) -> Any:
 
 def of_jobs(url: str, token: str = SECRET) -> Any:
     host, _, port = url.removeprefix("http://").rpartition(":")
-    return nomad.Nomad(host=host, port=int(port), token=token, timeout=HAPPENS_WITHIN)
+    return nomad.Nomad(host=host, port=int(port), token=token, timeout=30)
 
 
 async def test_policies_are_written_and_read(guarded: Steward) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
 from tests.wire.scenarios import bootstrapped, daemon
 
 nomad = pytest.importorskip("nomad", reason="a client library: in the group dev of pyproject.toml")
@@ -64,7 +63,7 @@ class World:
 
     def until(self, look: Callable[[], Any]) -> Any:
         """Return what `look` returns when there is something."""
-        for _ in range(20 * HAPPENS_WITHIN):
+        for _ in range(200):
             if found := look():
                 return found
             time.sleep(0.05)  # the library has no blocking queries
@@ -73,7 +72,7 @@ class World:
     def events(self) -> Any:
         thread, end, found = self.n.event.stream.get_stream(index=1, topic={"Job": "web"})
         thread.start()
-        line = found.get(timeout=HAPPENS_WITHIN)
+        line = found.get(timeout=10)
         end.set()
         return line
 
@@ -267,7 +266,7 @@ def collect(world: World) -> bool:
 def world() -> Iterator[World]:
     with daemon("--acl") as url:
         secret = bootstrapped(url)["token"]
-        yield World(nomad.Nomad(address=url, token=secret, timeout=HAPPENS_WITHIN))
+        yield World(nomad.Nomad(address=url, token=secret, timeout=20))
 
 
 @pytest.mark.parametrize("name", CALLS)

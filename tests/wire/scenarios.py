@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from storage.check import check
-from tests.patience import HAPPENS_WITHIN
 from tests.wire import replay
 
 HERE = Path(__file__).parent
@@ -72,7 +71,7 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
                 yield process.stdout.readline().decode().rpartition(" ")[2].strip()
             finally:
                 process.send_signal(signal.SIGTERM)
-                process.wait(HAPPENS_WITHIN)
+                process.wait(10)
                 assert process.stdout is not None
                 process.stdout.close()
             assert check(Path(directory) / "data") == []

@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
 from tests.wire.login import play, world
 from tests.wire.scenarios import Failures, login_scenarios, names_in
 
@@ -35,7 +34,7 @@ def results() -> Iterator[dict[str, Future[Failures]]]:
 def test_a_scenario_is_answered_as_captured(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=HAPPENS_WITHIN)
+    failures = results[name].result(timeout=110)
     unexpected = {step: text for step, text in failures.items() if not {step, name} & KNOWN}
     assert unexpected == {}
 
@@ -44,7 +43,7 @@ def test_a_scenario_is_answered_as_captured(
 def test_what_passes_is_not_listed_as_pending(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=HAPPENS_WITHIN)
+    failures = results[name].result(timeout=110)
     listed = {step for step in KNOWN if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
 from tests.wire.scenarios import daemon
 
 CASES = json.loads((Path(__file__).parent / "golden/hcl/requests.json").read_text())["cases"]
@@ -25,7 +24,7 @@ def address() -> Iterator[str]:
 def ask(
     address: str, method: str, path: str, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(address, timeout=HAPPENS_WITHIN)
+    connection = http.client.HTTPConnection(address, timeout=10)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
 from tests.wire.scenarios import (
     Failures,
     login_scenarios,
@@ -52,7 +51,7 @@ def results() -> Iterator[dict[str, Future[Failures]]]:
 def test_a_scenario_is_answered_as_captured(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=HAPPENS_WITHIN)
+    failures = results[name].result(timeout=110)
     assert unexpected(name, failures) == {}
 
 
@@ -60,7 +59,7 @@ def test_a_scenario_is_answered_as_captured(
 def test_what_passes_is_not_listed_as_pending(
     name: str, results: dict[str, Future[Failures]]
 ) -> None:
-    failures = results[name].result(timeout=HAPPENS_WITHIN)
+    failures = results[name].result(timeout=110)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

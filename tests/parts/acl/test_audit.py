@@ -18,7 +18,6 @@ from storage.queries import audit, jobs
 from storage.records.audit import AuditEntry
 from storage.store import Store
 from storage.writer import Transaction
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
 
 SEAL = Seal({1: bytes(32)})
@@ -135,7 +134,7 @@ async def test_refusals_are_written_by_and_by(store: Store) -> None:
     async with open_audit(store, Clock(), SEAL, Config()) as opened:
         with store.watch(audit.TOPIC) as change:
             opened.begin("GET", "/v1/jobs", "", "").ended(403, "")
-            with trio.fail_after(HAPPENS_WITHIN):
+            with trio.fail_after(10):
                 await change.wait()
         assert len(entries(store)) == 1
 
@@ -213,7 +212,7 @@ async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
     clock = Clock()
     clock.time = NOW + 2 * 86_400 * 10**9
     async with open_audit(store, clock, SEAL, Config(audit_retention_days=1)):
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(10):
             while entries(store):
                 await trio.lowlevel.checkpoint()
 
@@ -228,7 +227,7 @@ def lines(path: Path) -> list[str]:
 
 
 async def copied(path: Path, count: int) -> list[str]:
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(10):
         while len(lines(path)) < count:
             await trio.lowlevel.checkpoint()
     return lines(path)

@@ -20,7 +20,6 @@ from storage.records.acl import AclRole, Policy, PolicyLink, Token, TokenKind
 from storage.records.base import SECOND
 from storage.store import FILE_NAME, Store
 from storage.writer import Transaction
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
 
 READ = 'namespace "default" { policy = "read" }'
@@ -160,7 +159,7 @@ async def test_what_has_ended_is_removed(store: Store, clock: Clock, tokens: Tok
         await tokens.issue(token(f"a{number}", expires_at=NOW + 1))
     kept = (await tokens.issue(token("kept"))).token
     clock.time = NOW + SECOND
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(10):
         while len(store.read(rows.every)) > 1:
             tokens.note_end(0)
             await trio.lowlevel.checkpoint()
@@ -186,7 +185,7 @@ async def test_only_a_token_that_ends_soon_wakes_the_task_that_removes_it(
 
 async def has_looked(tokens: Tokens) -> None:
     """Wait until the task that removes tokens has looked for the first time."""
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(10):
         while tokens._looks_at > NOW + 3600 * SECOND:
             await trio.lowlevel.checkpoint()
 
@@ -311,7 +310,7 @@ def test_how_much_of_a_secret_is_right_shows_nowhere() -> None:
     assert max(alike) <= 3  # of 32 bytes
 
 
-# ---- many at once -----------------------------------------------------------------------------
+# ---- speed -----------------------------------------------------------------------------------
 
 
 async def test_many_tokens_that_end_at_once_hold_up_nobody(
@@ -323,13 +322,14 @@ async def test_many_tokens_that_end_at_once_hold_up_nobody(
     secret = (await tokens.issue(token("kept", "root"))).secret
     clock.time = NOW + SECOND
     tokens.note_end(0)
-    between = 0  # what others write while tokens are removed
-    with trio.fail_after(HAPPENS_WITHIN):
+    slowest = 0.0
+    with trio.fail_after(60):
         while len(store.read(partial(rows.ended, now=clock.time, most=1))):
+            begun = trio.current_time()
             await store.write(lambda tx: policies.put(tx, Policy(name="p")))
             tokens.resolve(secret)
-            between += 1
-    assert between > 2000 / STEP / 4
+            slowest = max(slowest, trio.current_time() - begun)
+    assert slowest < 0.5
     assert msgspec.structs.asdict(tokens.resolve(secret).token)["accessor"] == "kept"
 
 

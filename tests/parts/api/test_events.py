@@ -21,7 +21,6 @@ from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.api.asking import caller, request
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, evaluation, job
 from tests.unit.scheduler.world import node
 
@@ -40,7 +39,7 @@ class Reading:
         self._lines = lines
 
     async def line(self) -> Any:
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(20):
             return json.loads(await anext(self._lines))
 
     async def events(self) -> list[Any]:

@@ -5,7 +5,6 @@ import trio.testing
 
 from daemon.jobs.evaluate import until_looked_at
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import job
 
 
@@ -13,13 +12,13 @@ async def test_it_ends_when_the_evaluation_has_been_looked_at(cluster: Cluster) 
     made = await cluster.register(job("web"))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cluster.work)
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(10):
             await until_looked_at(cluster.store, made.id, at_most=9)
     assert cluster.evaluation(made.id).status == "complete"
 
 
 async def test_it_ends_at_once_when_there_is_nothing_to_wait_for(cluster: Cluster) -> None:
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(10):
         await until_looked_at(cluster.store, "", at_most=9)
 
 

@@ -19,7 +19,6 @@ from storage.records.job import Job
 from storage.records.times import nanoseconds
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING
 
@@ -42,7 +41,7 @@ async def watched(cluster: Cluster) -> AsyncIterator[None]:
 
 async def until(cluster: Cluster, condition: Callable[[Deployment], bool]) -> Deployment:
     """Process evaluations until the newest deployment is as wanted."""
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(20):
         while True:
             with cluster.store.watch("deployments/", "evaluations/") as change:
                 await cluster.work()

@@ -21,7 +21,6 @@ from storage.records.task import Network, Port, Resources
 from storage.records.times import rfc3339
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, evaluation, group, job, task
 from tests.unit.scheduler.world import node, resources
 
@@ -163,7 +162,7 @@ async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> No
     async with at_work(cluster):
         await trio.testing.wait_all_tasks_blocked()
         made = await cluster.register(job("web"))
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(10):
             await completed(cluster, made.id)
     assert len(cluster.wanted()) == 1
 
@@ -171,7 +170,7 @@ async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> No
 async def test_what_was_left_over_is_done_after_a_start(cluster: Cluster) -> None:
     made = await cluster.register(job("web"))
     async with at_work(cluster):
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(10):
             await completed(cluster, made.id)
     assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
 

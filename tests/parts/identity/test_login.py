@@ -1,5 +1,7 @@
 """Logins as a whole: who gets a token, what it is like, and what is left behind."""
 
+import time
+
 import msgspec
 import pytest
 import trio
@@ -14,7 +16,6 @@ from storage.records.acl import TokenKind
 from storage.records.base import SECOND
 from tests.fakes.fakecloud import SUB_A, SUB_B
 from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
-from tests.patience import HAPPENS_WITHIN
 
 
 async def test_a_login_gets_a_token_that_is_found_by_its_secret(login: Login, cloud: Cloud) -> None:
@@ -132,9 +133,10 @@ async def test_nobody_waits_for_the_cloud_for_ever(
     short = msgspec.structs.replace(config, cloud_login_seconds=1)
     monkeypatch.setattr(login.methods, "_surroundings", (short, environment))
     cloud.fail(service="resource_manager", delay_s=60)
-    jwt = cloud.mint_machine()
+    jwt, began = cloud.mint_machine(), time.monotonic()
     with pytest.raises(Refused, match="the cloud did not answer in time"):
         await login.log_in_machine(jwt)
+    assert time.monotonic() - began < 10
     await login.log_in(cloud.mint())
 
 
@@ -143,7 +145,7 @@ async def test_others_log_in_while_one_waits_for_the_cloud(login: Login, cloud: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(login.log_in_machine, cloud.mint_machine())
         await trio.testing.wait_all_tasks_blocked(0.1)
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(5):
             await login.log_in(cloud.mint())
         nursery.cancel_scope.cancel()
 

@@ -28,7 +28,6 @@ from storage.records.periodic import Slot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
 
 HOURLY = Periodic(specs=["0 * * * *"])
@@ -466,7 +465,7 @@ async def following(store: Store, clock: Ticking) -> AsyncIterator[None]:
 
 
 async def until_children(store: Store, number: int) -> None:
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(10):
         while True:
             with store.watch("jobs/") as change:
                 if len(children(store)) >= number:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import HAPPENS_WITHIN
-
 ROOT = Path(__file__).parents[3]
+DEADLINE = 10  # seconds
 
 
 def script(body: str) -> list[str]:
@@ -22,12 +21,7 @@ def script(body: str) -> list[str]:
 def run(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
     variables: Mapping[str, str] = {**os.environ, **environment}
     return subprocess.run(
-        script(body),
-        capture_output=True,
-        text=True,
-        timeout=HAPPENS_WITHIN,
-        env=variables,
-        check=False,
+        script(body), capture_output=True, text=True, timeout=DEADLINE, env=variables, check=False
     )
 
 
@@ -61,7 +55,7 @@ def test_an_interrupt_ends_a_step_with_all_that_it_started(number: int, status: 
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=HAPPENS_WITHIN)
+        rest, _ = process.communicate(timeout=DEADLINE)
     assert (rest, process.returncode) == ("", status)
 
 

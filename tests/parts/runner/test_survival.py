@@ -278,7 +278,9 @@ async def test_at_the_end_of_a_development_daemon_its_tasks_end(data_dir: Path, 
         await world.place(service(script(text)), alloc_id=alloc_id)
         pid = int(await pipe.line())
         await world.until_status(alloc_id, "running")
+        began = trio.current_time()
     assert not alive(pid)
+    assert trio.current_time() - began < 3
 
 
 async def test_a_stubborn_task_does_not_keep_a_development_daemon_from_its_end(
@@ -290,7 +292,9 @@ async def test_a_stubborn_task_does_not_keep_a_development_daemon_from_its_end(
         await world.place(service(script(text, kill_timeout=600_000_000_000)), alloc_id=alloc_id)
         pid = int(await pipe.line())
         await world.until_status(alloc_id, "running")
+        began = trio.current_time()
     assert not alive(pid)
+    assert trio.current_time() - began < 5
 
 
 async def test_a_cancelled_development_daemon_ends_its_tasks_too(

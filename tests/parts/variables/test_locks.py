@@ -13,7 +13,6 @@ from storage.queries.variables import Held
 from storage.records.base import SECOND
 from storage.store import Store
 from tests.parts.variables.test_change import LOCK, NAME, OTHER, SEAL, acquire, present
-from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
 
 
@@ -36,7 +35,7 @@ async def clock(store: Store) -> AsyncIterator[Clock]:
 
 
 async def until_lost(store: Store) -> None:
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(5):
         while True:
             with store.watch("variables/default/app/db") as change:
                 if not present(store).lock.id:

@@ -21,7 +21,6 @@ from daemon.web.server import MAX_BODY, open_web
 from storage.readers import Snapshot
 from storage.store import Store
 from tests.parts.api.asking import parts_of
-from tests.patience import HAPPENS_WITHIN
 
 
 class Server:
@@ -40,7 +39,7 @@ class Server:
         async with await self.connect() as stream:
             await stream.send_all(text.encode())
             answer = b""
-            with trio.fail_after(HAPPENS_WITHIN):
+            with trio.fail_after(5):
                 while piece := await stream.receive_some():
                     answer += piece
             return answer
@@ -123,7 +122,7 @@ async def test_a_connection_serves_one_request_after_the_other(server: Server) -
         for _ in range(3):
             await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
             answer = b""
-            with trio.fail_after(HAPPENS_WITHIN):
+            with trio.fail_after(5):
                 while b'{"Path":"/show"}' not in answer:
                     answer += await stream.receive_some()
 
@@ -147,7 +146,7 @@ async def test_an_answer_is_sent_in_one_piece(
 async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Server) -> None:
     async with await server.connect() as stream:
         await stream.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        with trio.fail_after(HAPPENS_WITHIN):
+        with trio.fail_after(5):
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
@@ -160,7 +159,7 @@ async def test_a_refusal_leaves_the_connection_open(server: Server, target: str)
             await stream.send_all(head.encode())
             await trio.testing.wait_all_tasks_blocked()  # the body comes later than the head
             await stream.send_all(b"body")
-            with trio.fail_after(HAPPENS_WITHIN):
+            with trio.fail_after(5):
                 while answers.count(b"HTTP/1.1 ") < number:
                     answers += await stream.receive_some()
 
@@ -170,7 +169,7 @@ async def test_a_client_that_goes_away_cancels_its_request(server: Server) -> No
     await stream.send_all(b"POST /hang HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
     await server.entered.wait()
     await stream.aclose()
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(5):
         await server.cancelled.wait()
 
 
@@ -180,7 +179,7 @@ async def test_an_idle_connection_ends_with_its_client(server: Server) -> None:
     await stream.send_all(b"GET /show HTTP/1.1\r\nHost: localhost\r\n\r\n")
     await stream.receive_some()
     await stream.aclose()
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(5):
         while len(os.listdir("/proc/self/fd")) > before:
             await trio.lowlevel.checkpoint()
 
@@ -191,7 +190,7 @@ async def test_a_client_that_goes_away_stops_waiting_for_news(server: Server, st
     while not store._topics._prefixes:
         await trio.lowlevel.checkpoint()
     await stream.aclose()
-    with trio.fail_after(HAPPENS_WITHIN):
+    with trio.fail_after(5):
         while store._topics._prefixes:
             await trio.lowlevel.checkpoint()
 

@@ -30,7 +30,6 @@ from storage.errors import Invalid
 from storage.readers import Snapshot
 from storage.store import Store
 from tests.parts.api.asking import parts_of
-from tests.patience import HAPPENS_WITHIN
 
 NOBODY = 65534
 IS_ROOT = os.geteuid() == 0
@@ -67,7 +66,7 @@ async def ask(
     lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     answer = b""
-    with trio.fail_after(HAPPENS_WITHIN), suppress(trio.BrokenResourceError):
+    with trio.fail_after(10), suppress(trio.BrokenResourceError):
         async with stream:
             await stream.send_all(("\r\n".join(lines) + "\r\n\r\n").encode())
             while piece := await stream.receive_some():

@@ -9,7 +9,6 @@ from hypothesis import strategies as some
 
 from daemon.matching.regexp import MAX_LENGTH, problem, replace, search
 from storage.errors import Invalid
-from tests.patience import CPU_WITHIN
 
 TOO_LARGE = r"(\pL{100}|x)" * 9
 
@@ -156,7 +155,7 @@ def test_a_broken_pattern_is_said_in_the_answer_only(capfd: pytest.CaptureFixtur
 def test_no_pattern_keeps_the_daemon_busy(pattern: str) -> None:
     start = time.process_time()
     assert not search(pattern, "a" * 20_000)
-    assert time.process_time() - start < CPU_WITHIN
+    assert time.process_time() - start < 2
 
 
 # What Python and Go read alike.

@@ -9,7 +9,6 @@ import pytest
 
 from daemon.matching.versions import Dialect, problem, satisfies
 from storage.errors import Invalid
-from tests.patience import CPU_WITHIN
 
 GOLDEN = Path(__file__).parents[2] / "wire" / "golden" / "hcl" / "version-constraints.json"
 CASES = json.loads(GOLDEN.read_text())["cases"]
@@ -170,4 +169,4 @@ def test_a_text_of_absurd_length_is_refused_at_once(text: str) -> None:
     assert problem(text, Dialect.VERSION) is not None
     with pytest.raises(Invalid):
         satisfies(text, "> 1", Dialect.VERSION)
-    assert time.process_time() - start < CPU_WITHIN
+    assert time.process_time() - start < 1

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.patience import CPU_WITHIN, HAPPENS_WITHIN
 from tests.unit.jobspec.hcl.build import job, parse, refused
 
 MIB = 2**20
+SOON = 1.0  # second of CPU; each needs a fraction of it
 ROOM = 100 * MIB
 
 
@@ -100,14 +100,14 @@ MUCH = {
 def test_what_is_too_much_is_refused_soon(text: str) -> None:
     started = time.process_time()
     assert refused(text)
-    assert time.process_time() - started < CPU_WITHIN
+    assert time.process_time() - started < SOON
 
 
 @pytest.mark.parametrize("text", MUCH.values(), ids=MUCH)
 def test_what_is_much_is_read_soon(text: str) -> None:
     started = time.process_time()
     parse(text)
-    assert time.process_time() - started < CPU_WITHIN
+    assert time.process_time() - started < SOON
 
 
 MEASURE = """
@@ -131,7 +131,7 @@ def test_what_is_too_much_takes_little_memory(name: str) -> None:
         [sys.executable, "-c", textwrap.dedent(MEASURE), name],
         capture_output=True,
         check=True,
-        timeout=HAPPENS_WITHIN,
+        timeout=30,
     )
     assert int(measured.stdout) < ROOM
 
