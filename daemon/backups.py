@@ -46,9 +46,13 @@ def wait(names: Iterable[str], *, every: int, now: int) -> int:
     return min(max(max(made) + every - now, 0), _LOOK_AGAIN) if made else 0
 
 
-def superfluous(names: Iterable[str], keep: int) -> list[str]:
-    """Return the snapshots that are older than the `keep` newest ones."""
-    return sorted(name for name in names if made_at(name) is not None)[:-keep]
+def superfluous(names: Iterable[str], keep: int, *, latest: str) -> list[str]:
+    """Return the snapshots that need not stay: the `keep` newest do, and above all the `latest`.
+
+    That one was made just now, whatever its name says: the clock may have been set back.
+    """
+    ours = (name for name in names if made_at(name) is not None)
+    return sorted(ours, key=lambda name: (name == latest, name))[:-keep]
 
 
 def back_up(source: Path, target: Path, *, keep: int, now: int) -> Path:
@@ -59,26 +63,33 @@ def back_up(source: Path, target: Path, *, keep: int, now: int) -> Path:
     file = target / name_of(now)
     draft = unfinished(target) / file.name
     draft.unlink(missing_ok=True)
-    save(source, draft)
-    inspect(draft)
-    draft.replace(file)
-    for name in superfluous(_names(target), keep):
+    try:
+        save(source, draft)
+        inspect(draft)
+        draft.replace(file)
+    finally:
+        draft.unlink(missing_ok=True)
+    for name in superfluous(_names(target), keep, latest=file.name):
         (target / name).unlink()
     return file
 
 
 def _names(directory: Path) -> list[str]:
+    """Return what is in a directory, which is made if it is not there. Raises `OSError`."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     return [one.name for one in directory.iterdir()]
 
 
 @asynccontextmanager
 async def open_backups(config: Config, clock: Clock) -> AsyncIterator[None]:
-    """Save snapshots while the block runs, as often as is configured; perhaps never."""
+    """Save snapshots while the block runs, as often as is configured; perhaps never.
+
+    Where none can be saved the log says so; all else goes on, and it is tried again.
+    """
     if not config.snapshot_hours:
         yield
         return
     target = config.snapshot_dir if config.snapshot_dir != Path() else config.data_dir / "snapshots"
-    target.mkdir(mode=0o700, parents=True, exist_ok=True)
     discard_unfinished(target)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_save_regularly, config, target, clock)
@@ -88,10 +99,10 @@ async def open_backups(config: Config, clock: Clock) -> AsyncIterator[None]:
 
 async def _save_regularly(config: Config, target: Path, clock: Clock) -> None:
     while True:
-        if pause := wait(_names(target), every=config.snapshot_hours * HOUR, now=clock.now()):
-            await trio.sleep(pause / SECOND)
-            continue
         try:
+            if pause := wait(_names(target), every=config.snapshot_hours * HOUR, now=clock.now()):
+                await trio.sleep(pause / SECOND)
+                continue
             file = await trio.to_thread.run_sync(
                 lambda: back_up(
                     config.data_dir, target, keep=config.snapshot_keep, now=clock.now()

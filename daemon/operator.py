@@ -14,7 +14,7 @@ from daemon.cli.debug import debug
 from daemon.config import load
 from storage.archive import unpacked
 from storage.check import check
-from storage.errors import StewardError, StorageUnusable, leaves
+from storage.errors import Refused, StewardError, StorageUnusable, leaves
 from storage.schema import prepare
 from storage.snapshot import Summary, inspect, restore, save
 from storage.store import FILE_NAME
@@ -143,7 +143,11 @@ def _restore(file: Path, directory: Path) -> Summary:
 
 
 def _drill(file: Path) -> Summary:
-    with TemporaryDirectory(prefix=".drill-", dir=file.absolute().parent) as directory:
+    try:
+        place = TemporaryDirectory(prefix=".drill-", dir=file.absolute().parent)
+    except OSError as error:
+        raise Refused(f"cannot restore anything beside {file}: {error.strerror}") from error
+    with place as directory:
         summary = _restore(file, Path(directory))
         prepare(Path(directory) / FILE_NAME, cluster_id=summary.cluster_id, now=0)
         if faults := check(Path(directory)):

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 import trio
+from click.testing import CliRunner
 
+from daemon import backups
 from daemon.backups import _names, back_up, made_at, name_of, open_backups, superfluous, wait
 from daemon.config import Config
+from daemon.operator import operator
 from storage.errors import StorageUnusable
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import inspect
@@ -45,8 +48,8 @@ def test_one_from_the_future_holds_up_nothing() -> None:
 
 def test_the_oldest_go_and_what_is_none_stays() -> None:
     names = [name_of(NOW + day * DAY) for day in (2, 0, 1)]
-    assert superfluous([*names, "precious.snap"], keep=2) == [name_of(NOW)]
-    assert superfluous(names, keep=3) == []
+    assert superfluous([*names, "precious.snap"], keep=2, latest=names[0]) == [name_of(NOW)]
+    assert superfluous(names, keep=3, latest=names[0]) == []
 
 
 async def test_a_snapshot_is_whole_and_older_ones_go(store: Store, tmp_path: Path) -> None:
@@ -75,7 +78,56 @@ async def test_they_are_saved_while_the_daemon_works(store: Store, tmp_path: Pat
                 await trio.sleep(0.01)
 
 
+async def test_one_that_was_made_after_the_clock_was_set_back_stays(
+    store: Store, tmp_path: Path
+) -> None:
+    target = tmp_path / "snapshots"
+    target.mkdir()
+    for day in range(2):
+        back_up(tmp_path, target, keep=2, now=NOW + day * DAY)
+    latest = back_up(tmp_path, target, keep=2, now=NOW - DAY)
+    assert sorted(target.glob("*.snap")) == [latest, target / name_of(NOW + DAY)]
+    assert wait(_names(target), every=DAY, now=NOW - DAY) == HOUR
+
+
+async def test_a_draft_that_cannot_be_read_back_is_removed(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(file: Path) -> None:
+        raise StorageUnusable(f"{file} is damaged")
+
+    monkeypatch.setattr(backups, "inspect", damaged)
+    target = tmp_path / "snapshots"
+    target.mkdir()
+    with pytest.raises(StorageUnusable):
+        back_up(tmp_path, target, keep=1, now=NOW)
+    assert not list((target / ".unfinished").iterdir())
+
+
+async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(backups, "_AFTER_A_FAILURE", 0.01)
+    far = tmp_path / "far"
+    far.touch()
+    config = Config(data_dir=tmp_path, snapshot_hours=24, snapshot_dir=far)
+    async with open_backups(config, Clock()):
+        with trio.fail_after(HAPPENS_WITHIN):
+            while "no snapshot could be saved" not in caplog.text:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            far.unlink()
+            while not (far / name_of(NOW)).exists():  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
 async def test_without_being_asked_none_is_saved(tmp_path: Path) -> None:
     async with open_backups(Config(data_dir=tmp_path), Clock()):
         pass
     assert _names(tmp_path) == []
+
+
+def test_a_drill_that_has_no_place_says_so(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere" / "x.snap"
+    done = CliRunner().invoke(operator, ["snapshot", "drill", str(missing)])
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert "No such file or directory" in done.output
