@@ -101,15 +101,22 @@ def program(started_as: str, environment: Mapping[str, str]) -> list[str]:
 
 def check_trusted(path: Path) -> None:
     """Raise `Invalid` if anybody but root can change what would be run as root."""
-    whole = path.resolve()
-    for place in (whole, *whole.parents):
-        found = place.stat()
+    for place in _way_to(path):
+        found = place.lstat()
         shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-        if found.st_uid != 0 or shared:
+        if found.st_uid != 0 or (shared and not stat.S_ISLNK(found.st_mode)):
             raise Invalid(
                 f"{path} would be run as root, but others can change {place}: install the program "
                 "where only root writes, such as /usr/local"
             )
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield all that decides what stands at a path: it, what is above, and where links lead."""
+    for place in (path, *path.parents):
+        yield place
+        if place.is_symlink():
+            yield from _way_to(place.parent / place.readlink())
 
 
 def _check_ours(unit: Path) -> None:

@@ -87,6 +87,17 @@ def test_a_link_to_what_others_can_change_is_seen_through(tmp_path: Path) -> Non
         check_trusted(tmp_path / "steward")
 
 
+def test_a_link_that_others_can_change_is_not_followed_as_root(tmp_path: Path) -> None:
+    open_place = tmp_path / "open"
+    open_place.mkdir()
+    open_place.chmod(0o777)
+    (open_place / "steward").symlink_to("/bin/sh")
+    (tmp_path / "steward").symlink_to(open_place / "steward")
+    for link in (open_place / "steward", tmp_path / "steward"):
+        with pytest.raises(Invalid, match="others can change"):
+            check_trusted(link)
+
+
 def test_what_is_roots_alone_may_be_run() -> None:
     check_trusted(Path("/bin/sh"))
 
