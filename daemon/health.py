@@ -1,7 +1,7 @@
 """Whether the daemon's parts still do their work: the examination that the watchdog stands on.
 
 A part that fails ends the daemon; what has to be found out is one that hangs. The event loop shows
-itself by coming to this at all, the writer by a write that changes nothing, the readers by a read,
+itself by coming to this at all, the writer by a write that changes nothing, the readers by any read,
 and the listeners by an answer to a request as any task could send it.
 """
 
@@ -26,8 +26,20 @@ async def examine(store: Store, listening: Path) -> None:
     """
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_try, partial(store.write, lambda _: None))
-        nursery.start_soon(_try, partial(store.read_long, lambda _: None))
+        nursery.start_soon(_reads_go_on, store)
         nursery.start_soon(_try, partial(_ask, listening))
+
+
+async def _reads_go_on(store: Store) -> None:
+    """Return when a long read has ended: ours, or, where many wait before it, another one."""
+
+    async def first(work: Callable[[], Awaitable[None]]) -> None:
+        await _try(work)
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(first, partial(store.read_long, lambda _: None))
+        nursery.start_soon(first, store.long_read_ends)
 
 
 async def _try(work: Callable[[], Awaitable[None]]) -> None:

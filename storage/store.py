@@ -42,6 +42,7 @@ class Store:
         self._reader = Reader(path)
         self._idle: list[Reader] = []
         self._limiter = trio.CapacityLimiter(_LONG_READS)
+        self._long_read_ends = trio.Event()
 
     def read(self, work: Callable[[Snapshot], T]) -> T:
         """Return what `work` makes of the file as it is now.
@@ -63,6 +64,12 @@ class Store:
                 raise storage_error(error) from error
             finally:
                 self._idle.append(reader)
+                self._long_read_ends.set()
+                self._long_read_ends = trio.Event()
+
+    async def long_read_ends(self) -> None:
+        """Return when a long read, whoever asked for it, has come to its end."""
+        await self._long_read_ends.wait()
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` in a transaction and return what it returned, once that is on disk.

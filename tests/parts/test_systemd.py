@@ -2,7 +2,8 @@
 
 import os
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from daemon.config import Config
 from daemon.health import examine
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from daemon.web.connections import open_listeners
+from storage.readers import Snapshot
 from storage.store import Store
+from tests.patience import HAPPENS_WITHIN
 
 
 @pytest.fixture
@@ -198,3 +201,29 @@ async def test_a_held_socket_elsewhere_is_complained_of(
         with open_listeners(config, given(held)) as listeners:
             assert listeners.port != held.getsockname()[1]
     assert "is of no use" in caplog.text
+
+
+async def test_readers_that_have_much_to_do_do_not_hang(store: Store, tmp_path: Path) -> None:
+    first, others = threading.Event(), threading.Event()
+
+    def waiting(event: threading.Event) -> Callable[[Snapshot], bool]:
+        return lambda _: event.wait(HAPPENS_WITHIN)
+
+    examined = trio.Event()
+
+    async def examining() -> None:
+        await examine(store, tmp_path / "nobody listens here")
+        examined.set()
+
+    async with trio.open_nursery() as nursery:
+        for event in (first, others, others, others):
+            nursery.start_soon(store.read_long, waiting(event))
+            await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(examining)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not examined.is_set()
+        first.set()  # one read ends; others are at work, and ours still waits for its turn
+        with trio.fail_after(HAPPENS_WITHIN):
+            await examined.wait()
+        assert not others.is_set()
+        others.set()
