@@ -265,6 +265,9 @@ CREATE INDEX allocations_exclusive     ON allocations (node_id, exclusive)
 CREATE INDEX allocations_unfinished    ON allocations (namespace, job_id)
                                        WHERE desired_status = 'run'
                                          AND client_status IN ('pending', 'running', 'unknown');
+CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
+                                       WHERE desired_status <> 'run'
+                                         AND client_status IN ('pending', 'running', 'unknown');
 
 -- Ports that an allocation holds until its tasks have ended. Written by
 -- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.

@@ -5,10 +5,18 @@ from storage.writer import Transaction
 
 ROOM = "children-room"  # topic: children may wait where others have ended, or may be more
 
+# What was stopped counts as dead at once, while its tasks may still be ending: few are at a time.
 _ARE_AT_WORK = """
-    SELECT 1 FROM jobs
+    SELECT id FROM jobs
      WHERE namespace = :namespace AND parent_id = :id AND parent_id <> ''
        AND held = 0 AND status <> 'dead'
+     UNION ALL
+    SELECT DISTINCT j.id
+      FROM allocations a INDEXED BY allocations_ending
+CROSS JOIN jobs j ON j.namespace = a.namespace AND j.id = a.job_id
+     WHERE a.namespace = :namespace AND a.desired_status <> 'run'
+       AND a.client_status IN ('pending', 'running', 'unknown')
+       AND j.parent_id = :id AND j.status = 'dead'
      LIMIT 1 OFFSET :number - 1
 """
 _WANTED_AT_WORK = """
@@ -54,7 +62,7 @@ _ENDED_BEFORE = """
 
 
 def are_at_work(db: Snapshot, namespace: str, parent_id: str, number: int) -> bool:
-    """Tell whether so many children, or more, have begun and not ended."""
+    """Tell whether so many children, or more, have begun and not ended with all their tasks."""
     key = {"namespace": namespace, "id": parent_id, "number": number}
     return db.one(_ARE_AT_WORK, key) is not None
 

@@ -103,11 +103,12 @@ def child_statuses(db: Snapshot, namespace: str, job_id: str) -> list[str]:
 _ON_EVERY_NODE = """
     SELECT namespace, id FROM jobs
      WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0
+       AND held = 0
 """
 
 
 def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
-    """Return namespace and id of the jobs that have work on every node that suits them."""
+    """Return namespace and id of the jobs that have, or may begin, work on every node."""
     return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]
 
 

@@ -104,6 +104,8 @@ def settle(tx: Transaction, namespace: str, job_id: str) -> None:
             count_child(tx, namespace, row["parent_id"], row["status"], status)
     if counted:
         tx.touch("summaries", summary_topic(namespace, job_id))
+        if status == JobStatus.DEAD:  # its last task may have ended
+            children.note_room(tx, namespace, row["parent_id"])
 
 
 def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:

@@ -16,6 +16,7 @@ from daemon.jobs.evaluate import EvalOptions, evaluate_job
 from daemon.jobs.stop import stop
 from storage.errors import Refused, TooOften
 from storage.queries import children, evaluations, job_listings, job_status, jobs, moments
+from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.explanation import Cause
 from storage.records.job import Job, Parameterized
@@ -33,9 +34,9 @@ class Parent:
         self.cluster = Cluster(store)
         self.store, self.ids, self._suffixes = store, self.cluster.ids, count()
 
-    async def register(self, **meta: str) -> None:
+    async def register(self, *, kind: str = "batch", **meta: str) -> None:
         keys = {f"steward_children_{name}": text for name, text in meta.items()}
-        made = job("web", type="batch", parameterized_job=Parameterized(), meta=keys)
+        made = job("web", type=kind, parameterized_job=Parameterized(), meta=keys)
 
         def work(tx: Transaction) -> None:
             jobs.append_version(tx, made)
@@ -109,6 +110,12 @@ async def test_beyond_the_limit_children_wait_without_an_evaluation(parent: Pare
     assert parent.job(made[2]).status == "pending"
 
 
+async def test_a_node_that_comes_lets_no_child_begin_that_waits(parent: Parent) -> None:
+    await parent.register(at_once="1", kind="sysbatch")
+    made = [await parent.dispatch() for _ in range(2)]
+    assert parent.store.read(job_listings.on_every_node) == [("default", made[0].job_id)]
+
+
 async def test_a_child_that_ends_lets_the_oldest_begin(parent: Parent) -> None:
     await parent.register(at_once="1")
     made = [await parent.dispatch() for _ in range(3)]
@@ -140,6 +147,27 @@ async def test_the_oldest_is_replaced_where_that_is_asked(parent: Parent) -> Non
     await parent.end(second)
     await parent.release()
     assert (parent.begun(), parent.held()) == (["2"], [])
+
+
+async def test_one_that_is_replaced_is_at_work_until_its_tasks_have_ended(parent: Parent) -> None:
+    cluster = parent.cluster
+    await cluster.join()
+    await parent.register(at_once="1", beyond="replace")
+    first = await parent.dispatch()
+    await cluster.work()
+    (one,) = cluster.allocations(first.job_id)
+    await cluster.report(one, ClientStatus.RUNNING)
+    await parent.dispatch()
+    await cluster.work()
+    await parent.release()
+    assert (parent.job(first).status, parent.held()) == ("dead", ["1"])
+    (stopped,) = cluster.allocations(first.job_id)
+    with parent.store.watch(children.ROOM) as room:
+        await cluster.report(stopped, ClientStatus.COMPLETE)
+        with trio.fail_after(HAPPENS_WITHIN):
+            await room.wait()
+    await parent.release()
+    assert (parent.begun(), parent.held()) == (["1"], [])
 
 
 async def test_a_child_that_waits_can_be_stopped(parent: Parent) -> None:
