@@ -51,8 +51,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 def validate(job: Job, *, oversubscription: bool = False) -> Findings:
     """Return everything that is wrong or dubious with a complete job.
 
-    `secrets`: a secrets service is configured. `oversubscription`: memory may exceed what is
-    reserved.
+    `oversubscription`: memory may exceed what is reserved.
     """
     errors = [
         *_services_beside_us(job),
