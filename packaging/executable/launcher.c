@@ -149,7 +149,6 @@ static void find_base(char base[PATH_MAX]) {
         fail("there is no place to unpack to: set HOME or CACHE_DIRECTORY");
     if (length > PATH_MAX - 2 * ID)
         fail("the path %s is too long", base);
-    umask(022);
     make_all(base);
     check_private(base);
 }
@@ -263,12 +262,14 @@ int main(int count, char **words) {
     off_t size = lseek(file, 0, SEEK_END);
     if (pread(file, &end, sizeof end, size - sizeof end) != sizeof end || memcmp(end.magic, MAGIC, sizeof end.magic))
         fail("this program is not whole: get it again");
+    mode_t mask = umask(022); /* for what is unpacked; the program gets the one that was given */
     find_base(base);
     snprintf(place, sizeof place, "%s/%.*s", base, ID, end.id);
     if (access(place, F_OK))
         unpack_once(file, &end, base, place);
     check_private(place);
     snprintf(program, sizeof program, "%s/steward", place);
+    umask(mask);
     setenv("LAUNCHED_STEWARD", own, 1);
     execv(program, words);
     fail("cannot run %s: %s", program, strerror(errno));

@@ -44,6 +44,7 @@ class Packed:
 
     def __init__(self, directory: Path) -> None:
         self.base, self.file = directory / "base", directory / "steward"
+        self.environment = {"PATH": os.environ["PATH"], "CACHE_DIRECTORY": str(self.base)}
         launcher = compiles(directory, self.base)
         if launcher is None:
             pytest.skip("needs gcc and zlib")
@@ -62,7 +63,7 @@ class Packed:
             capture_output=True,
             text=True,
             timeout=HAPPENS_WITHIN,
-            env={"PATH": os.environ["PATH"], "CACHE_DIRECTORY": str(self.base)},
+            env=self.environment,
             check=False,
         )
 
@@ -81,7 +82,7 @@ def test_it_becomes_the_program(packed: Packed) -> None:
         [packed.file, "a b", "c"],
         stdout=subprocess.PIPE,
         text=True,
-        env={"PATH": os.environ["PATH"], "CACHE_DIRECTORY": str(packed.base)},
+        env=packed.environment,
     ) as process:
         said, _ = process.communicate(timeout=HAPPENS_WITHIN)
     first, *rest = said.splitlines()
@@ -147,3 +148,12 @@ def test_the_same_tree_makes_the_same_file(packed: Packed, tmp_path: Path) -> No
     words = [sys.executable, SOURCE / "pack.py", tmp_path / "launcher", tmp_path / "tree", again]
     subprocess.run(words, check=True)
     assert again.read_bytes() == packed.file.read_bytes()
+
+
+def test_the_program_has_the_mask_that_was_given(packed: Packed) -> None:
+    packed.run()
+    (place,) = packed.places
+    (place / "steward").write_text("#!/bin/sh\numask\n")
+    done = subprocess.run([packed.file], capture_output=True, umask=0o077, env=packed.environment)
+    assert done.stdout == b"0077\n"
+    assert place.stat().st_mode & 0o777 == 0o755
