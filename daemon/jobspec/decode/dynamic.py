@@ -21,9 +21,8 @@ from daemon.jobspec.hcl.tree import (
 from daemon.jobspec.hcl.values import (
     Unsuitable,
     Value,
-    attributes,
     elements,
-    kind_of,
+    pairs,
     to_text,
     type_of,
 )
@@ -103,18 +102,14 @@ def _elements(node: Expression, scope: Scope) -> Iterator[tuple[Value, Value]]:
     if value is None:
         detail = "Cannot use a null value in for_each."
         raise scope.fault(node, "Invalid dynamic for_each value", detail)
-    if (named := attributes(value)) is not None:
-        return ((key, named[key]) for key in sorted(named))
-    items = elements(value)
-    if items is None:
+    found = pairs(value)
+    if found is None:
         detail = (
             f"Cannot use a {type_of(value).name} value in for_each. An iterable collection is "
             "required."
         )
         raise scope.fault(node, "Invalid dynamic for_each value", detail)
-    if kind_of(value) == "set":
-        return ((item, item) for item in items)
-    return iter(enumerate(items))
+    return found
 
 
 def _labels(

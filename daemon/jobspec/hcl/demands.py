@@ -11,14 +11,13 @@ from daemon.jobspec.hcl.values import (
     BOOL,
     Unsuitable,
     Value,
-    attributes,
     convert,
-    elements,
     kind_of,
     to_text,
     type_of,
     unify,
 )
+from daemon.jobspec.hcl.values import pairs as pairs_of
 
 
 def key(node: Expression, value: Value, value_node: Expression, scope: Scope) -> str:
@@ -91,18 +90,14 @@ def pairs(node: Expression, collection: Value, scope: Scope) -> Iterator[tuple[V
     if collection is None:
         detail = "A null value cannot be used as the collection in a 'for' expression."
         raise scope.fault(node, "Iteration over null value", detail)
-    if (named := attributes(collection)) is not None:
-        return ((key, named[key]) for key in sorted(named))
-    items = elements(collection)
-    if items is None:
+    found = pairs_of(collection)
+    if found is None:
         detail = (
             f"A value of type {type_of(collection).name} cannot be used as the collection in a "
             "'for' expression."
         )
         raise scope.fault(node, "Iteration over non-iterable value", detail)
-    if kind_of(collection) == "set":
-        return ((item, item) for item in items)
-    return iter(enumerate(items))
+    return found
 
 
 def is_wanted(node: Expression, value: Value, scope: Scope) -> bool:

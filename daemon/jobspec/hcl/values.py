@@ -6,7 +6,7 @@ whose elements are all of one type; only variables with a type and some function
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import TypeGuard, Union
 
@@ -129,6 +129,19 @@ def attributes(value: Value) -> Mapping[str, Value] | None:
     if isinstance(value, Collection) and isinstance(value.items, dict):
         return value.items
     return None
+
+
+def pairs(value: Value) -> Iterator[tuple[Value, Value]] | None:
+    """Return keys and values of a collection, those of objects and maps in the order of keys.
+
+    None for anything else.
+    """
+    if (named := attributes(value)) is not None:
+        return ((key, named[key]) for key in sorted(named))
+    items = elements(value)
+    if items is None:
+        return None
+    return zip(items, items, strict=True) if kind_of(value) == "set" else iter(enumerate(items))
 
 
 # ---- conversion --------------------------------------------------------------------------------------
