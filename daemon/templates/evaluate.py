@@ -30,6 +30,7 @@ from daemon.templates.values import field, is_true, shown, type_name
 # It gets the budget before its arguments.
 Callee = Callable[..., object]
 _ANY = 1000
+_NAMES_FOR_A_STEP = 16  # that are passed over when a variable is looked for
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -201,8 +202,9 @@ class _Evaluator:
         raise Fault(f'undefined variable "{name}"')
 
     def _variable(self, name: str) -> object:
-        for known, value in reversed(self._variables):
+        for distance, (known, value) in enumerate(reversed(self._variables)):
             if known == name:
+                self._budget.spend(distance // _NAMES_FOR_A_STEP)
                 return value
         raise Fault(f'undefined variable "{name}"')
 
@@ -241,6 +243,8 @@ class _Evaluator:
         if name in {"and", "or"}:
             return _first(name == "or", given, before)
         arguments = [*given, *before]
+        for one in arguments:
+            self._budget.look_at(one)
         known = self._functions[name]
         if not known.least <= len(arguments) <= known.most:
             raise Fault(f"wrong number of args for {name}: got {len(arguments)}")

@@ -39,6 +39,11 @@ class Budget:
             raise Fault(f"a value or text has more than {LONGEST} characters")
         self.spend(1 + length // _MADE_FOR_A_STEP)
 
+    def look_at(self, value: object) -> None:
+        """Count a value that is worked on: a long text takes longer. Raises `TooLong`."""
+        if isinstance(value, str):
+            self.spend(len(value) // _MADE_FOR_A_STEP)
+
     def enter(self) -> None:
         """Count one more block or call inside another. Raises `Fault`."""
         self.depth += 1

@@ -27,7 +27,9 @@ _TRUTHS = {
 
 
 def _join(budget: Budget, apart: object, values: object) -> str:
-    mark, texts = text_of(apart), [text_of(one) for one in list_of(values)]
+    mark, found = text_of(apart), list_of(values)
+    budget.spend(len(found))
+    texts = [text_of(one) for one in found]
     budget.make(sum(map(len, texts)) + len(mark) * len(texts))
     return mark.join(texts)
 
@@ -168,8 +170,9 @@ def _modulo(first: float, second: float) -> float:
 
 
 def _loop(_: Budget, first: object, end: object = None) -> range:
-    numbers = (whole_of(first),) if end is None else (whole_of(first), whole_of(end))
-    return range(*numbers)
+    start, stop = (0, whole_of(first)) if end is None else (whole_of(first), whole_of(end))
+    bounded(stop - start)
+    return range(start, stop)
 
 
 # ---- encodings ----------------------------------------------------------------------------------

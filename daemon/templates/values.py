@@ -211,8 +211,8 @@ def number_of(value: object) -> int | float:
     raise Fault(f"wrong type for value; expected a number; got {type_name(value)}")
 
 
-def list_of(value: object) -> list[object]:
-    """Return a list. Raises `Fault` for another value."""
+def list_of(value: object) -> list[object] | range:
+    """Return a list as it is: one of `loop` may have no end. Raises `Fault` for another value."""
     if isinstance(value, list | range):
-        return list(value)
+        return value
     raise Fault(f"wrong type for value; expected a list; got {type_name(value)}")
