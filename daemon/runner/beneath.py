@@ -9,6 +9,7 @@ import errno
 import os
 import posixpath
 import secrets
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -54,6 +55,18 @@ def open_beneath(root: str, path: str, flags: int) -> int:
         os.close(above)
 
 
+def read_beneath(root: str, path: str, most: int) -> bytes:
+    """Return the first bytes of a file at `path` below `root`. Raises `Escapes` or `OSError`.
+
+    What is no file is refused: a task may have put a pipe there, at which one would wait for ever.
+    """
+    descriptor = open_beneath(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return file.read(most)
+
+
 def write_beneath(
     root: str,
     path: str,
@@ -64,12 +77,14 @@ def write_beneath(
 ) -> None:
     """Put a file at `path` below `root`, with the folders above it.
 
-    Only its owner can read it, unless `mode` says otherwise. It is there whole or not at all, and takes the place of what was there. Raises `Escapes` or
-    `OSError`.
+    Only its owner can read it, unless `mode` says otherwise. It is there whole or not at all, and
+    takes the place of what was there. Raises `Escapes` or `OSError`.
     """
     folder, name = posixpath.split(inner(path))
     if not name:
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if "\0" in path:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     _make_folders(root, folder)
     above = open_beneath(root, folder, os.O_PATH | os.O_DIRECTORY)
     unfinished = f".{secrets.token_hex(8)}.unfinished"

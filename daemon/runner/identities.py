@@ -7,14 +7,13 @@ time of the start does.
 """
 
 import base64
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 from uuid import uuid4
 
 import msgspec
 
-from daemon.runner.beneath import open_beneath, write_beneath
+from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.env import resolve
 from storage.errors import Refused
 from storage.records.allocation import Allocation
@@ -133,12 +132,10 @@ class Identities:
         """Return the times of the token in an identity's file; None when it cannot be read."""
         root = f"{self._directory}/{self._task.name}"
         try:
-            descriptor = open_beneath(root, path_of(identity), os.O_RDONLY | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                payload = file.read(_MAX_FILE).split(b".")[1]
+            payload = read_beneath(root, path_of(identity), _MAX_FILE).split(b".")[1]
             padded = payload + b"=" * (-len(payload) % 4)
             return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Times)
-        except (OSError, IndexError, ValueError, msgspec.DecodeError):
+        except (OSError, Refused, IndexError, ValueError, msgspec.DecodeError):
             return None
 
     def next_renewal(self) -> int | None:

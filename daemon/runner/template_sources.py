@@ -5,13 +5,12 @@ files nobody tells: they are looked at from time to time. What a task may not se
 """
 
 import os
-import stat
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
 import msgspec
 
-from daemon.runner.beneath import open_beneath
+from daemon.runner.beneath import open_beneath, read_beneath
 from daemon.runner.env import Directories
 from daemon.runner.host import Variables
 from daemon.runner.instance import Instance, workload_of
@@ -131,20 +130,16 @@ class Sources:
 
     def _file(self, path: str) -> str | None:
         try:
-            descriptor = self._open(path)
+            content = read_beneath(*self._place(path), LONGEST + 1)
         except OSError:
             return None
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return None
-            content = file.read(LONGEST + 1)
         if len(content) > LONGEST:
             raise Refused(f"{path} has more than {LONGEST} bytes")
         return content.decode(errors="replace")
 
     def _signature(self, path: str) -> Signature | None:
         try:
-            descriptor = self._open(path)
+            descriptor = open_beneath(*self._place(path), os.O_PATH)
         except (OSError, Refused):
             return None
         try:
@@ -153,11 +148,11 @@ class Sources:
             os.close(descriptor)
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _open(self, path: str) -> int:
-        """Open a file of the task's, or one that the allocation shares."""
-        folder, _, rest = meant(self._ground.task, self._ground.places, path).partition("/")
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-        return open_beneath(f"{self._ground.root}/{folder}", rest, flags)
+    def _place(self, path: str) -> tuple[str, str]:
+        """Return the task's directory, or the shared one, and what is meant below. Raises `Escapes`."""
+        ground = self._ground
+        folder, _, rest = meant(ground.task, ground.places, path).partition("/")
+        return f"{ground.root}/{folder}", rest
 
 
 def _instance(one: Registration) -> ServiceInstance:

@@ -6,7 +6,6 @@ another one, and the task is told of it as the template says. What goes wrong th
 the text from before stays.
 """
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ import msgspec
 import trio
 
 from daemon.runner import events
-from daemon.runner.beneath import open_beneath, write_beneath
+from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.changes import first_of
 from daemon.runner.drivers.driver import Owner
 from daemon.runner.env import Directories, pairs, resolve
@@ -114,9 +113,9 @@ class Templates:
         self._said, self._is_fresh = "", True
 
     def recall(self) -> None:
-        """Go on with what an earlier daemon has written. Raises `Refused` or `OSError`."""
+        """Go on with what an earlier daemon has written."""
         for template in self._wanted():
-            with suppress(OSError, Fault):  # a task may have removed or changed it
+            with suppress(OSError, Fault, Refused):  # a task may have removed or changed it
                 text = self._read(template.dest_path)
                 self._take(template, text, _environment(template, text))
 
@@ -264,9 +263,7 @@ class Templates:
         return f"{desk.root}/{folder}", rest
 
     def _read(self, path: str) -> str:
-        descriptor = open_beneath(*self._place(path), os.O_RDONLY | os.O_NONBLOCK)
-        with os.fdopen(descriptor, "rb") as file:
-            return file.read(LONGEST).decode(errors="replace")
+        return read_beneath(*self._place(path), LONGEST).decode(errors="replace")
 
     def _write(self, template: Template, text: str) -> None:
         environment = _environment(template, text)

@@ -230,6 +230,31 @@ async def test_after_a_restart_of_the_daemon_only_what_has_changed_is_told(
         assert world.types(alloc_id).count("Signaling") == 1
 
 
+@pytest.mark.parametrize(
+    "put", ["ln -s /etc/hostname local/out", "mkfifo local/out; exec 3<>local/out"]
+)
+async def test_what_a_task_puts_in_the_place_of_a_template_harms_no_later_daemon(
+    store: Store, data_dir: Path, pipe: Pipe, put: str
+) -> None:
+    left = f"rm local/out; {put}; echo ready > {pipe.path}; while [ ! -e local/go ]; do sleep 0.1; done"
+    async with open_world(store, data_dir) as world:
+        alloc_id = await world.place(batch(script(left, templates=[template("x")])))
+        assert await pipe.line() == "ready"
+        await world.until_status(alloc_id, "running")
+    async with open_world(store, data_dir) as world:
+        (world.directory(alloc_id) / "main/local/go").touch()
+        await world.until_status(alloc_id, "complete")
+
+
+@pytest.mark.parametrize("path", ["local/a\0b", "local/a\0b/c"])
+async def test_a_destination_that_is_no_path_is_an_error_of_the_template(
+    world: World, path: str
+) -> None:
+    alloc_id = await world.place(batch(script("true", templates=[template("x", dest_path=path)])))
+    await world.until_status(alloc_id, "failed")
+    assert "Template failed" in missing(world, alloc_id)[0]
+
+
 async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
     one = template("x", dest_path="secrets/key", perms="600")
     alloc_id = await world.place(batch(script("true", templates=[one])))
