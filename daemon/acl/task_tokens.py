@@ -123,6 +123,11 @@ class TaskTokens:
             return None
         return _held(token, token.renewed_at or token.created_at)
 
+    def is_secret(self, accessor: str, secret: str) -> bool:
+        """Tell whether this is the secret of a token that has not ended."""
+        token = self._store.read(lambda db: self._tokens.find(db, secret))
+        return token is not None and token.accessor == accessor
+
     async def end(self, accessor: str) -> None:
         """Let nobody use a token any more."""
         await self._store.write(lambda tx: tokens.remove(tx, accessor))

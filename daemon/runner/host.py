@@ -76,6 +76,10 @@ class Credentials(Protocol):
         """Return a token that was made before; None when it has ended."""
         ...
 
+    def is_secret(self, accessor: str, secret: str) -> bool:
+        """Tell whether this is the secret of a token that has not ended."""
+        ...
+
     async def end(self, accessor: str) -> None:
         """Let nobody use a token any more."""
         ...

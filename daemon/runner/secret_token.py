@@ -6,14 +6,13 @@ as the job says. In the allocation's own directory, which no task can look into,
 is found after a restart of the daemon: not the secret itself.
 """
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import trio
 
 from daemon.runner import events
-from daemon.runner.beneath import open_beneath, write_beneath
+from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.drivers.driver import Owner
 from daemon.runner.host import Credentials, Held
 from daemon.runner.instance import Instance, workload_of
@@ -67,21 +66,21 @@ class SecretToken:
             await self._replace()
         else:
             self._held = held
-            self._write()
+            self._write(held.accessor, self._secret)
 
     def recall(self) -> None:
         """Go on with the token that an earlier daemon has handed over."""
         try:
-            accessor = Path(self._root, f"{_NOTE}{self._task}").read_text()
+            accessor = self._note_path.read_text()
         except OSError:
             return
         self._held = self._credentials.find(accessor)
         try:
-            descriptor = open_beneath(self._directory, _FILE, os.O_RDONLY | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                self._secret = file.read(_LONGEST).decode(errors="replace")
+            kept = read_beneath(self._directory, _FILE, _LONGEST).decode(errors="replace")
         except (OSError, Refused):  # it is not kept in a file, or the task has removed it
-            self._secret = ""
+            return
+        # A task may have written anything else there.
+        self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
 
     async def keep(self) -> list[Wish]:
         """Return, when the task has got another token, how it wants to be told."""
@@ -125,16 +124,25 @@ class SecretToken:
     async def _replace(self) -> None:
         before = self._held
         held = await self._credentials.make(workload_of(self._instance(), self._task), self._block)
+        try:
+            self._write(held.accessor, held.secret)
+        except (Refused, OSError):
+            await self._credentials.end(held.accessor)
+            raise
         self._held, self._secret = held, held.secret
-        self._write()
         if before is not None:
             await self._credentials.end(before.accessor)
 
-    def _write(self) -> None:
-        if self._held is not None:
-            write_beneath(self._root, f"{_NOTE}{self._task}", self._held.accessor.encode())
+    def _write(self, accessor: str, secret: str) -> None:
+        """Hand over a token. Without the note, if one is stopped in between, it is replaced."""
+        self._note_path.unlink(missing_ok=True)
         if not self._block.disable_file:
-            write_beneath(self._directory, _FILE, self._secret.encode(), owner=self._owner)
+            write_beneath(self._directory, _FILE, secret.encode(), owner=self._owner)
+        write_beneath(self._root, self._note_path.name, accessor.encode())
+
+    @property
+    def _note_path(self) -> Path:
+        return Path(self._root, f"{_NOTE}{self._task}")
 
     @property
     def _directory(self) -> str:

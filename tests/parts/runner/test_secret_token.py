@@ -1,6 +1,8 @@
 """Tokens of the secrets side for tasks: handed over, renewed, replaced, gone with the allocation."""
 
+import os
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,9 @@ class Lender:
     def find(self, accessor: str) -> Held | None:
         return self._held(accessor)
 
+    def is_secret(self, accessor: str, secret: str) -> bool:
+        return secret == f"secret-{accessor}"
+
     async def end(self, accessor: str) -> None:
         self.ended.append(accessor)
 
@@ -170,7 +175,7 @@ def now_of_trio() -> int:
 
 def kept_by(lender: Lender, root: Path, block: SecretsConfig) -> SecretToken:
     """Return the token of a task with this block."""
-    (root / "main/secrets").mkdir(parents=True)
+    (root / "main/secrets").mkdir(parents=True, exist_ok=True)
     job = batch(script("true", secrets_config=block))
     (group,) = job.task_groups or ()
     instance = Instance(allocation=placed(job, "node", "alloc"), job=job, group=group)
@@ -201,6 +206,54 @@ async def test_a_token_that_may_end_is_left_alone(
     with trio.move_on_after(7200):
         await token.keep()
     assert (lender.renewed, lender.made) == ([], ["0"])
+
+
+async def test_a_token_that_cannot_be_handed_over_is_ended(tmp_path: Path) -> None:
+    lender = Lender(prolongs=3)
+    token = kept_by(lender, tmp_path, asking())
+    (tmp_path / "main/secrets/vault_token").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        await token.bring()
+    assert (lender.made, lender.ended) == (["0"], ["0"])
+
+
+async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_another(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    lender = Lender(prolongs=0)
+    token = kept_by(lender, tmp_path, asking())
+    await token.bring()
+    # The next one stands in the file, and the daemon comes no further.
+    (tmp_path / "main/secrets/vault_token").unlink()
+    (tmp_path / "main/secrets/vault_token").mkdir()
+    with trio.move_on_after(1801), suppress(OSError):
+        await token.keep()
+    (tmp_path / "main/secrets/vault_token").rmdir()
+    (tmp_path / "main/secrets/vault_token").write_text("secret-1")
+    later = kept_by(lender, tmp_path, asking())
+    later.recall()
+    (wish,) = await later.keep()
+    assert wish.mode == "restart"
+    assert (tmp_path / "main/secrets/vault_token").read_text() == f"secret-{lender.made[-1]}"
+
+
+@pytest.mark.parametrize("put", ["", "secret-1", "a\0b", "pipe"])
+async def test_what_a_task_writes_in_the_place_of_its_token_is_never_handed_over(
+    tmp_path: Path, put: str
+) -> None:
+    lender = Lender(prolongs=3)
+    await kept_by(lender, tmp_path, asking()).bring()
+    path = tmp_path / "main/secrets/vault_token"
+    path.unlink()
+    if put == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text(put)
+    later = kept_by(lender, tmp_path, asking())
+    later.recall()
+    assert later.environment == {}
+    await later.bring()
+    assert set(later.environment.values()) == {f"secret-{lender.made[-1]}"}
 
 
 async def test_a_token_outlives_the_daemon(store: Store, data_dir: Path, pipe: Pipe) -> None:
