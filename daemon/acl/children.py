@@ -73,6 +73,7 @@ def make(db: Snapshot, wanted: Wanted, *, accessor: str, now: int) -> Made:
         parent="" if is_orphan else parent.accessor,
         role=role.name,
         entity_id="" if is_orphan else parent.entity_id,
+        allocation="" if is_orphan else parent.allocation,
         meta=fields.pairs("meta") or None,
         bound_cidrs=role.token_bound_cidrs,
         ttl=span.ttl * SECOND,

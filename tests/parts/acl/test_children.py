@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import msgspec
 import pytest
 
 from daemon.acl.check import Caller
@@ -41,6 +42,13 @@ async def test_a_token_has_the_policies_of_its_maker_unless_fewer_are_named(stor
     assert made(store, {"policies": ["B"]}).token.policies == ("b", "default")
     assert made(store, {"policies": "b", "no_default_policy": True}).token.policies == ("b",)
     assert made(store, {"no_default_policy": True}).token.policies == ("a", "b")
+
+
+async def test_what_the_token_of_a_task_makes_ends_with_the_allocation_too(store: Store) -> None:
+    maker = msgspec.structs.replace(MAKER, allocation="alloc")
+    assert made(store, {}, maker).token.allocation == "alloc"
+    assert made(store, {"type": "batch"}, maker).token.allocation == "alloc"
+    assert made(store, {"no_parent": True}, maker, has_sudo=True).token.allocation == ""
 
 
 async def test_a_token_hangs_on_its_maker(store: Store) -> None:
