@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,23 +217,28 @@ async def test_a_token_that_cannot_be_handed_over_is_ended(tmp_path: Path) -> No
 
 
 async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_another(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lender = Lender(prolongs=0)
+    lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking())
     await token.bring()
-    # The next one stands in the file, and the daemon comes no further.
-    (tmp_path / "main/secrets/vault_token").unlink()
-    (tmp_path / "main/secrets/vault_token").mkdir()
-    with trio.move_on_after(1801), suppress(OSError):
-        await token.keep()
-    (tmp_path / "main/secrets/vault_token").rmdir()
-    (tmp_path / "main/secrets/vault_token").write_text("secret-1")
+    written: list[str] = []
+
+    def write_once(root: str, path: str, content: bytes, **_: object) -> None:
+        if written:
+            raise KeyboardInterrupt
+        written.append(path)
+        Path(root, path).write_bytes(content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("daemon.runner.secret_token.write_beneath", write_once)
+        with pytest.raises(KeyboardInterrupt):
+            await token.bring()
     later = kept_by(lender, tmp_path, asking())
     later.recall()
-    (wish,) = await later.keep()
-    assert wish.mode == "restart"
-    assert (tmp_path / "main/secrets/vault_token").read_text() == f"secret-{lender.made[-1]}"
+    assert (await later.keep())[0].mode == "restart"
+    assert (lender.made, lender.renewed) == (["0", "1"], [])
+    assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
 
 
 @pytest.mark.parametrize("put", ["", "secret-1", "a\0b", "pipe"])
