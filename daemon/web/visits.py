@@ -12,7 +12,6 @@ session's proof.
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -108,7 +107,10 @@ class Visit:
     # ---- asking the API
 
     async def ask(self, method: str, path: str, body: object = None, /, **query: object) -> Reply:
-        """Return what the API answers this visitor. Raises what its handlers raise, and `Denied`."""
+        """Return what the API answers this visitor. Raises what its handlers raise, and `Denied`.
+
+        What the path names is quoted in it: an identifier that ends like an endpoint stays one.
+        """
         words = urlencode({name: _word(value) for name, value in query.items() if value != ""})
         asked = msgspec.structs.replace(
             self.request,
@@ -214,11 +216,10 @@ class Pages:
         return visit.dressed(await page.handler(visit), is_secure=is_secure)
 
     def _session(self, headers: Mapping[str, str]) -> Session | None:
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return None
-        return self._sessions.find(cookie.value, self._parts.clock.now()) if cookie else None
+        # Other services of our host name have cookies too, of any form: only ours is looked at.
+        pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+        secret = next((value for name, _, value in pairs if name == COOKIE), "")
+        return self._sessions.find(secret, self._parts.clock.now())
 
     def _recognize(self, visit: Visit, trail: Trail) -> None:
         """Find out whose session it is; one whose token has ended is none any more."""

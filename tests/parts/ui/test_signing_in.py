@@ -32,6 +32,16 @@ async def test_a_script_and_another_site_cannot_have_the_cookie(site: Site) -> N
     assert {"Path=/ui", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
 
 
+@pytest.mark.parametrize("other", ['seen={"a": 1}', "a:b=1", "flag", "path=/", "x=\xfc"])
+async def test_the_cookies_of_other_services_do_not_hide_ours(site: Site, other: str) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    ours = f"{COOKIE}={browser.http.cookies.get(COOKIE)}"
+    for cookies in (f"{other}; {ours}", f"{ours}; {other}"):
+        headers = {"Cookie": cookies.encode("latin-1")}
+        assert (await site.browser().http.get("/ui/", headers=headers)).status_code == 200
+
+
 async def test_a_wrong_secret_opens_nothing(site: Site) -> None:
     browser = site.browser()
     answer = await browser.sign_in("0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11")
