@@ -18,6 +18,7 @@ from daemon.version import VERSION
 from daemon.web.reply import Reply, of_error
 from daemon.web.visits import PLACE, Visit
 from storage.errors import Denied, StewardError
+from storage.records import times
 from storage.records.base import SECOND
 
 HERE = Path(__file__).parent
@@ -170,11 +171,7 @@ def _environment() -> Environment:
 
 def nanoseconds(text: str | None) -> int:
     """Return the moment that the wire writes as text; 0 when it names none."""
-    if not text or text.startswith("0001-"):
-        return 0
-    seconds, _, fraction = text.removesuffix("Z").partition(".")
-    moment = datetime.fromisoformat(seconds).replace(tzinfo=UTC)
-    return int(moment.timestamp()) * SECOND + int((fraction or "0").ljust(9, "0")[:9])
+    return 0 if not text or text.startswith("0001-") else times.nanoseconds(text)
 
 
 def _moment(nanos: int) -> str:

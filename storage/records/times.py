@@ -5,16 +5,20 @@ from datetime import UTC, datetime
 from storage.records.base import SECOND
 
 ZERO_TIME = "0001-01-01T00:00:00Z"
+_FIRST, _LAST = -62_135_596_800, 253_402_300_799  # seconds: all that has a year of four digits
 
 
 def rfc3339(nanoseconds: int) -> str:
     """Return a point in time as text, with as many decimals as it needs.
 
+    What lies beyond the years 1 to 9999, as a task may say of its files, is told as their end.
+
     >>> rfc3339(1795225201636343439)
     '2026-11-21T01:40:01.636343439Z'
     """
     seconds, rest = divmod(nanoseconds, SECOND)
-    text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    seconds = min(max(seconds, _FIRST), _LAST)
+    text = datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()
     return f"{text}.{rest:09}".rstrip("0").rstrip(".") + "Z"
 
 
