@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from daemon.ui import words
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
 from storage.errors import Denied, Malformed, NotFound
@@ -22,7 +23,7 @@ async def overview(visit: Visit) -> Found:
 @page("policy.html")
 async def policy(visit: Visit) -> Found:
     """Show the rules of a policy."""
-    return {"policy": await visit.get(f"/v1/acl/policy/{visit['name']}")}
+    return {"policy": await visit.get(words.address("/v1/acl/policy/", visit["name"]))}
 
 
 async def _or_nothing(visit: Visit, path: str) -> Any:  # noqa: ANN401  # JSON

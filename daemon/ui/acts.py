@@ -114,7 +114,7 @@ async def steer(visit: Visit) -> str:
         raise Malformed(f"a deployment cannot be asked to {act!r}: promote, fail, pause, resume")
     path = "pause" if act == "resume" else act
     body = {"DeploymentID": deployment, **_STEERED[act]}
-    await visit.post(f"/v1/deployment/{path}/{deployment}", body)
+    await visit.post(words.address(f"/v1/deployment/{path}/", deployment), body)
     return back(visit)
 
 
@@ -123,7 +123,7 @@ async def restart(visit: Visit) -> str:
     """Begin another attempt at the tasks of an allocation that run."""
     alloc_id = visit["alloc_id"]
     body = {"TaskName": visit.form.get("task", "")}
-    await visit.post(f"/v1/client/allocation/{alloc_id}/restart", body)
+    await visit.post(words.address("/v1/client/allocation/", alloc_id, "/restart"), body)
     return back(visit, words.address("/ui/allocation/", alloc_id))
 
 
@@ -131,7 +131,7 @@ async def restart(visit: Visit) -> str:
 async def stop_allocation(visit: Visit) -> str:
     """Stop an allocation; the scheduler places another one where the job wants it."""
     alloc_id = visit["alloc_id"]
-    await visit.post(f"/v1/allocation/{alloc_id}/stop")
+    await visit.post(words.address("/v1/allocation/", alloc_id, "/stop"))
     return back(visit, words.address("/ui/allocation/", alloc_id))
 
 
@@ -140,7 +140,7 @@ async def eligibility(visit: Visit) -> str:
     """Say whether new allocations may be placed on a node."""
     node_id = visit["node_id"]
     body = {"NodeID": node_id, "Eligibility": visit.form.get("eligibility", "")}
-    await visit.post(f"/v1/node/{node_id}/eligibility", body)
+    await visit.post(words.address("/v1/node/", node_id, "/eligibility"), body)
     return back(visit, words.address("/ui/node/", node_id))
 
 
@@ -150,5 +150,5 @@ async def drain(visit: Visit) -> str:
     node_id = visit["node_id"]
     spec = {"Deadline": _DRAIN_WITHIN} if visit.form.get("enable") else None
     body = {"NodeID": node_id, "DrainSpec": spec, "MarkEligible": spec is None}
-    await visit.post(f"/v1/node/{node_id}/drain", body)
+    await visit.post(words.address("/v1/node/", node_id, "/drain"), body)
     return back(visit, words.address("/ui/node/", node_id))

@@ -4,19 +4,20 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from daemon.ui import words
 from daemon.ui.show import Found, nanoseconds, page
 from daemon.web.reply import TEXT, Reply, of_error
 from daemon.web.visits import Visit
 from storage.errors import NotFound, StewardError
 
 _TAIL = 64 * 1024  # bytes of a log that a page begins with
-_LOGS = "/v1/client/fs/logs"
+_LOGS = "/v1/client/fs/logs/"
 _STREAMS = ("stdout", "stderr")
 
 
 async def _base(visit: Visit, tab: str) -> dict[str, Any]:
     """Return what all pages of an allocation show."""
-    alloc = await visit.get(f"/v1/allocation/{visit['alloc_id']}")
+    alloc = await visit.get(words.address("/v1/allocation/", visit["alloc_id"]))
     return {
         "alloc": alloc,
         "tab": tab,
@@ -77,7 +78,7 @@ async def log(visit: Visit) -> Reply:
     else:
         asked |= {"follow": True, "origin": "end", "offset": _TAIL}
     try:
-        found = await visit.ask("GET", f"{_LOGS}/{alloc_id}", **asked)
+        found = await visit.ask("GET", words.address(_LOGS, alloc_id), **asked)
     except StewardError as error:
         return of_error(error)
     return Reply(stream=found.stream, content_type=TEXT, headers=headers)
@@ -88,7 +89,7 @@ async def files(visit: Visit) -> Found:
     """Show a directory of an allocation."""
     base = await _base(visit, "files")
     path = PurePosixPath("/", visit.query.text("path"))
-    found = await visit.get(f"/v1/client/fs/ls/{visit['alloc_id']}", path=str(path))
+    found = await visit.get(words.address("/v1/client/fs/ls/", visit["alloc_id"]), path=str(path))
     entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))
     parents = [] if path == PurePosixPath("/") else [*reversed(path.parents), path]
     return {**base, "path": str(path), "parents": parents, "entries": entries}
@@ -98,7 +99,8 @@ async def file(visit: Visit) -> Reply:
     """Give a file of an allocation. It is never shown as a page: a task has written it."""
     path = PurePosixPath("/", visit.query.text("path"))
     try:
-        found = await visit.ask("GET", f"/v1/client/fs/cat/{visit['alloc_id']}", path=str(path))
+        target = words.address("/v1/client/fs/cat/", visit["alloc_id"])
+        found = await visit.ask("GET", target, path=str(path))
     except StewardError as error:
         return of_error(error)
     name = quote(path.name, safe="")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from daemon.ui import words
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
 
@@ -17,7 +18,7 @@ async def nodes(visit: Visit) -> Found:
 @page("node.html")
 async def node(visit: Visit) -> Found:
     """Show a node: its drivers, what it has and gives away, and what runs there."""
-    path = f"/v1/node/{visit['node_id']}"
+    path = words.address("/v1/node/", visit["node_id"])
     found = await visit.get(path)
     placed = await visit.get(f"{path}/allocations")
     live = [one for one in placed if one["ClientStatus"] in ("running", "pending")]
@@ -47,7 +48,8 @@ async def services(visit: Visit) -> Found:
     for group in await visit.get("/v1/services", namespace=namespace):
         for one in group["Services"]:
             name, within = one["ServiceName"], group["Namespace"]
-            instances = await visit.get(f"/v1/service/{name}", namespace=within)
+            path = words.address("/v1/service/", name)
+            instances = await visit.get(path, namespace=within)
             found.append({**one, "Namespace": within, "Instances": instances})
     return {"services": found, "follow": "*"}
 
@@ -71,7 +73,7 @@ async def evaluations(visit: Visit) -> Found:
 @page("evaluation.html")
 async def evaluation(visit: Visit) -> Found:
     """Show a decision of the scheduler: why it was made, and what came of it."""
-    path = f"/v1/evaluation/{visit['eval_id']}"
+    path = words.address("/v1/evaluation/", visit["eval_id"])
     found = await visit.get(path)
     placed = await visit.get(f"{path}/allocations")
     return {"evaluation": found, "placed": placed, "follow": found["ID"]}

@@ -3,6 +3,7 @@
 from typing import Any
 from urllib.parse import quote
 
+from daemon.ui import words
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
 from storage.errors import NotFound
@@ -12,7 +13,7 @@ _NEWEST = 20  # allocations, evaluations and slots that a page shows at first
 
 def at(visit: Visit, rest: str = "") -> str:
     """Return the path of the visit's job in the API."""
-    return f"/v1/job/{visit['job_id']}{rest}"
+    return words.address("/v1/job/", visit["job_id"], rest)
 
 
 async def _base(visit: Visit, tab: str) -> dict[str, object]:

@@ -32,9 +32,11 @@ async def form(visit: Visit) -> Found:
     if not job_id:
         return {"source": _EXAMPLE}
     namespace = visit.query.text("namespace") or "default"
-    job = await visit.get(f"/v1/job/{job_id}", namespace=namespace)
+    job = await visit.get(words.address("/v1/job/", job_id), namespace=namespace)
     found = await visit.get(
-        f"/v1/job/{job_id}/submission", namespace=namespace, version=job["Version"]
+        words.address("/v1/job/", job_id, "/submission"),
+        namespace=namespace,
+        version=job["Version"],
     )
     return {"source": found["Source"], "job_id": job_id}
 
@@ -47,7 +49,8 @@ async def plan(visit: Visit) -> Reply:
         job = await _parsed(visit, source)
         namespace = job.get("Namespace") or "default"
         body = {"Job": job, "Diff": True}
-        planned = await visit.post(f"/v1/job/{job['ID']}/plan", body, namespace=namespace)
+        path = words.address("/v1/job/", job["ID"], "/plan")
+        planned = await visit.post(path, body, namespace=namespace)
     except StewardError as error:
         return shown(visit, "run.html", {**found, "message": str(error)}, status_of(error))
     return shown(visit, "run.html", {**found, "job": job, "plan": planned})

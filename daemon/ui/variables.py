@@ -31,7 +31,7 @@ async def index(visit: Visit) -> Found:
 async def variable(visit: Visit) -> Found:
     """Show a variable with its values, in a form."""
     namespace = visit.query.text("namespace") or "default"
-    found = await visit.get(f"/v1/var/{visit['path']}", namespace=namespace)
+    found = await visit.get(words.address("/v1/var/", visit["path"]), namespace=namespace)
     return {"variable": found, "namespace": namespace, "blank": BLANK}
 
 
@@ -45,12 +45,13 @@ async def change(visit: Visit) -> str:
     index = form.get("index", "0")
     if not (index.isascii() and index.isdecimal() and len(index) < 20):
         raise Malformed(f"index = {index!r} is not the index of a variable: load its page again")
+    target = words.address("/v1/var/", path)
     where: dict[str, object] = {"namespace": namespace, "cas": int(index)}
     if form.get("act") == "remove":
-        answer = await visit.ask("DELETE", f"/v1/var/{path}", **where)
+        answer = await visit.ask("DELETE", target, **where)
     else:
         body = {"Namespace": namespace, "Path": path, "Items": _items(visit)}
-        answer = await visit.ask("POST", f"/v1/var/{path}", body, **where)
+        answer = await visit.ask("POST", target, body, **where)
     if answer.status == _CONFLICT:
         raise Refused(f"{path} is not as it was when this page was loaded: load it again")
     visit.said(answer)

@@ -176,6 +176,7 @@ class Door(QuartTrio):
         route = _for_method(routes, asked.method)
         if route is None or isinstance(route, Talk):
             raise NotFound(f"nothing answers {asked.method} {asked.path}")
+        parameters = {name: unquote(value) for name, value in parameters.items()}
         asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
         return await self._allowed(route, asked, trail)
 

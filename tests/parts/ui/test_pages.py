@@ -2,6 +2,7 @@
 
 import re
 from html.parser import HTMLParser
+from urllib.parse import quote
 
 import pytest
 import trio
@@ -136,6 +137,21 @@ async def test_what_does_not_exist_is_told(open_site: Site) -> None:
     answer = await open_site.browser().get("/ui/job/nothing")
     assert answer.status_code == 404
     assert "job not found" in answer.text
+
+
+@pytest.mark.parametrize(
+    "tab", ["", "/definition", "/versions", "/deployments", "/evaluations", "/launches"]
+)
+async def test_a_job_that_is_called_like_an_endpoint_has_its_pages(
+    open_site: Site, tab: str
+) -> None:
+    await open_site.run("web")
+    browser = open_site.browser()
+    for end in ("summary", "allocations", "periodic/slots"):
+        path = f"/ui/job/{quote(f'web/{end}', safe='')}{tab}"
+        assert (await browser.get(path)).status_code == 404
+        await open_site.run(f"web/{end}")
+        assert f"<h1>web/{end} " in (await browser.get(path)).text
 
 
 async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> None:
