@@ -1,7 +1,7 @@
 """The daemon about itself: configuration, health, and the answers of a cluster of one."""
 
 import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 
 import trio
@@ -9,6 +9,7 @@ import trio
 from daemon.api.cluster.logs import Frame, flag
 from daemon.version import VERSION
 from daemon.web.parameters import duration
+from daemon.web.readers import while_known
 from daemon.web.reply import JSON, TEXT, Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
@@ -156,7 +157,7 @@ async def monitor(request: Request) -> Reply:
     ends = trio.current_time() + _duration(query.text("duration"))
     sent = _sent(log, ends, plain=plain)
     await anext(sent)  # it listens before the answer begins: nothing after that is missed
-    return Reply(stream=sent, content_type=TEXT if plain else JSON)
+    return Reply(stream=while_known(request, sent), content_type=TEXT if plain else JSON)
 
 
 def _duration(text: str) -> float:
@@ -179,7 +180,7 @@ def _check_here(request: Request, name: str) -> None:
 
 async def _sent(
     log: AbstractContextManager[AsyncIterator[str]], ends: float, *, plain: bool
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     with log as lines:
         yield b""
         if not plain:

@@ -15,9 +15,10 @@ from daemon.acl.check import EVERYWHERE
 from daemon.acl.grant import Grant
 from daemon.feed import Made
 from daemon.web.parameters import Query
+from daemon.web.readers import Reader
 from daemon.web.reply import Reply
 from daemon.web.request import Request
-from storage.errors import Malformed, UnknownToken
+from storage.errors import Malformed
 from storage.queries import events
 from storage.queries.events import Event
 from storage.readers import Snapshot
@@ -25,7 +26,6 @@ from storage.records.codec import encode
 
 HEARTBEAT = 10.0  # seconds of silence
 BACK = 100  # events that a reader gets who names no index: as many as the peer remembers
-_RECHECK = 1.0  # seconds for which a reader's rights are taken as they were
 _BEAT = b"{}\n"
 _ALL = "*"
 _IN_NAMESPACE = frozenset({"Job", "Allocation", "Deployment", "Evaluation", "Service"})
@@ -88,7 +88,7 @@ def _topics(query: Query) -> dict[str, set[str]]:
 async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterator[bytes]:
     """Yield a line for each write of which something is wanted, and one in times of silence."""
     store, feed = request.parts.store, request.parts.feed
-    reader = _Reader(request)
+    reader = Reader(request)
     yield _BEAT  # the answer begins at once
     number = store.read(lambda db: _begin(db, index))
     collected = store.read(events.collected)
@@ -102,7 +102,9 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
                     yield _gap(index, store.read(events.collected))
                 number, index = found[-1].event.number, found[-1].event.index + 1
                 for line in _lines(
-                    one for one in found if wanted.has(one.event) and reader.sees(one.event)
+                    one
+                    for one in found
+                    if wanted.has(one.event) and _may_see(reader.grant, one.event)
                 ):
                     yield line
                 continue
@@ -114,33 +116,6 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
 
 def _begin(db: Snapshot, index: int) -> int:
     return events.before_index(db, index) if index else events.before_last(db, BACK)
-
-
-class _Reader:
-    """Who reads, and what he may see: looked at again while he reads."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self._grant = request.caller.grant
-        # One of whose token's uses this is the last is still who he was when he came.
-        self._stays = request.operator is not None or request.caller.token.uses_left is not None
-        self._checked = trio.current_time()
-
-    def is_known(self) -> bool:
-        """Tell whether he may still read at all."""
-        if self._stays or trio.current_time() < self._checked + _RECHECK:
-            return True
-        self._checked = trio.current_time()
-        tokens, request = self._request.parts.tokens, self._request
-        try:
-            self._grant = tokens.resolve(request.token, request.address).grant
-        except UnknownToken:
-            return False
-        return True
-
-    def sees(self, event: Event) -> bool:
-        """Tell whether he may see an event."""
-        return _may_see(self._grant, event)
 
 
 def _may_see(grant: Grant, event: Event) -> bool:

@@ -13,6 +13,7 @@ import trio
 from daemon.api.cluster.logs import NO_ALLOCATION, Frame, find_group, flag, number, origin
 from daemon.runner.files import Files, Info, mode_text
 from daemon.runner.logs import TaskLog
+from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply, text
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed, NotFound, Refused, StewardError
@@ -173,7 +174,10 @@ async def stream(request: Request) -> Reply:
     except (NotFound, Refused) as error:
         raise Malformed(str(error)) from error
     start = max(0, size - offset) if begin == "end" else offset
-    frames = _followed(files, path, start) if follow else _framed(files, path, start, size)
+    if follow:
+        frames = while_known(request, _followed(files, path, start))
+    else:
+        frames = _framed(files, path, start, size)
     return Reply(stream=frames, content_type=TEXT, headers=_UNTRUSTED)
 
 

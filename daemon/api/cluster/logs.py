@@ -2,11 +2,12 @@
 
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
 from daemon.runner.logs import Chunk, TaskLog
 from daemon.web.parameters import BadParameter, Query
+from daemon.web.readers import while_known
 from daemon.web.reply import JSON, Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
@@ -57,7 +58,11 @@ async def logs(request: Request) -> Reply:
         if follow
         else _present(log, position)
     )
-    return Reply(stream=_encoded(chunks, plain=plain), content_type="text/plain" if plain else JSON)
+    encoded = _encoded(chunks, plain=plain)
+    return Reply(
+        stream=while_known(request, encoded) if follow else encoded,
+        content_type="text/plain" if plain else JSON,
+    )
 
 
 def flag(query: Query, name: str) -> bool:
@@ -131,7 +136,9 @@ def _until(log: TaskLog, position: int, end: int) -> Iterator[Chunk]:
         yield chunk
 
 
-async def _encoded(chunks: AsyncGenerator[Chunk, None], *, plain: bool) -> AsyncIterator[bytes]:
+async def _encoded(
+    chunks: AsyncGenerator[Chunk, None], *, plain: bool
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(chunks):  # a client that goes away ends both
         async for chunk in chunks:
             yield chunk.data if plain else encode(_frame(chunk))

@@ -12,6 +12,7 @@ import trio
 
 from daemon.acl.check import KNOWN, Caller
 from daemon.api.cluster import events as stream
+from daemon.web import readers
 from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.queries import allocations, evaluations, events, jobs, nodes
@@ -218,7 +219,7 @@ async def test_of_what_was_purged_the_names_are_left(store: Store) -> None:
 
 
 async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stream, "_RECHECK", 0.0)
+    monkeypatch.setattr(readers, "RECHECK", 0.0)
     asked = request(store, KNOWN, caller())
     tokens = asked.parts.tokens
     issued = await tokens.issue(Token(accessor="a", policies=("root",), created_at=NOW))
