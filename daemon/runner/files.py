@@ -174,7 +174,8 @@ class Files:
 
 def _entry(entry: os.DirEntry[str]) -> Info | None:
     try:
-        return _info(entry.name, entry.stat(follow_symlinks=False))
+        name = os.fsencode(entry.name).decode(errors="replace")  # tasks may write any bytes
+        return _info(name, entry.stat(follow_symlinks=False))
     except FileNotFoundError:  # removed in this moment
         return None
 

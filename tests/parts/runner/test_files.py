@@ -50,6 +50,11 @@ def content(root: Path, path: str) -> bytes:
         os.close(descriptor)
 
 
+def test_a_name_that_is_no_text_is_told_as_far_as_it_is(root: Path, files: Files) -> None:
+    Path(os.fsdecode(os.fsencode(root) + b"/main/local/a\xff")).touch()
+    assert [one.name for one in files.entries("main/local")] == ["a\ufffd", "f.txt"]
+
+
 # ---- opening ---------------------------------------------------------------------------------------
 
 
