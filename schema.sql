@@ -29,6 +29,13 @@ CREATE TABLE moments (
     last_index    INTEGER NOT NULL
 ) STRICT;
 
+-- How many rows of a kind have been removed, because they were kept no longer. Written by
+-- daemon/evals/gc.py in the write that removes them.
+CREATE TABLE collected (
+    kind          TEXT    NOT NULL PRIMARY KEY,
+    number        INTEGER NOT NULL CHECK (number >= 0)
+) STRICT, WITHOUT ROWID;
+
 -- Namespaces: they keep the jobs of different people apart. Written by the namespace endpoints.
 CREATE TABLE namespaces (
     name          TEXT    NOT NULL PRIMARY KEY,
@@ -64,6 +71,8 @@ CREATE TABLE jobs (
     job_modify_index  INTEGER NOT NULL,           -- last change of its definition
     held              INTEGER NOT NULL DEFAULT 0 CHECK (held IN (0, 1)),
                                                   -- waits until fewer children of its parent work
+    forgotten         INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1)),
+                                                  -- is being removed: part of it is gone
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -269,6 +278,13 @@ CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
                                        WHERE desired_status <> 'run'
                                          AND client_status IN ('pending', 'running', 'unknown');
 
+-- What others have replaced, or nobody wants: it goes by age and number.
+CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
+                                       WHERE client_status IN ('complete', 'failed', 'lost')
+                                         AND (desired ->> '$.NextAllocation' IS NOT NULL
+                                              OR desired_status <> 'run'
+                                                 AND job_type NOT IN ('batch', 'sysbatch'));
+
 -- Ports that an allocation holds until its tasks have ended. Written by
 -- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.
 CREATE TABLE allocation_ports (
@@ -280,7 +296,8 @@ CREATE TABLE allocation_ports (
 
 CREATE INDEX allocation_ports_by_allocation ON allocation_ports (allocation_id);
 
--- Everything that ever happened to a task, in order. Written by daemon/runner.
+-- What happened to a task, in order: the ten thousand newest. Written, and trimmed, by
+-- daemon/runner.
 CREATE TABLE task_events (
     allocation_id TEXT    NOT NULL REFERENCES allocations (id) ON DELETE CASCADE,
     task          TEXT    NOT NULL,

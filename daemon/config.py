@@ -93,6 +93,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     issuer_bind: str = ""
     issuer_port: Port = 4680
     retention_days: Natural = 90
+    retention_jobs: Natural = 0
+    retention_alloc_days: Positive = 90
+    retention_allocs: Natural = 1000
+    retention_alloc_mb: Natural = 10_000
+    retention_evals: Natural = 1000
+    retention_deployments: Natural = 1000
+    retention_event_days: Positive = 90
+    retention_events: Natural = 100_000
     gc_interval_seconds: Positive = 60
     gc_max_allocs: Natural = 1000
     gc_disk_usage_threshold: Percent = 90
@@ -101,6 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_keep: Positive = 7
     snapshot_dir: Path = Path()
     audit_retention_days: Natural = 365
+    audit_retention_entries: Natural = 0
     audit_file: Path = Path()
     audit_journal: bool = False
     artifact_paths: list[str] = []

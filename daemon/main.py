@@ -36,7 +36,7 @@ from daemon.health import examine
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
-from storage.records.base import HOUR, SECOND
+from storage.records.base import SECOND
 from storage.snapshot import discard_unfinished
 from storage.store import Store, open_store
 
@@ -53,7 +53,6 @@ EXIT_CONFIG = 78
 
 _GARBAGE = (700, 10, 10)  # as Python has it from the start
 _CLOSE_WITHIN = 5.0  # seconds from the first signal to the end
-_DAY = 24 * HOUR
 _RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
 _VERSION_4 = 0x00000000_0000_4000_8000_000000000000
 
@@ -143,6 +142,7 @@ async def _run_parts(
         from daemon.api.endpoints import ENDPOINTS, PUBLIC
         from daemon.api.routes import ROUTES
         from daemon.backups import open_backups
+        from daemon.evals.gc import retention
         from daemon.evals.worker import open_evals
         from daemon.identity.door import open_door
         from daemon.jobs.children import open_children
@@ -176,8 +176,7 @@ async def _run_parts(
                 store, clock, config, ids, issuer, variables, TaskTokens(store, tokens, clock)
             )
         )
-        retention = config.retention_days * _DAY
-        await parts.enter_async_context(open_evals(store, clock, ids, retention))
+        await parts.enter_async_context(open_evals(store, clock, ids, retention(config)))
         await parts.enter_async_context(open_periodic(store, clock, ids))
         await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))

@@ -10,6 +10,7 @@ from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
 from daemon.config import FIELDS
 from daemon.jobspec.extensions import EXTENSIONS
+from storage.schema import schema_text
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -18,6 +19,13 @@ DOCS = ROOT / "docs"
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_is_described(name: str) -> None:
     assert f"| `{name}` |" in (DOCS / "configuration.md").read_text()
+
+
+def test_it_is_said_what_becomes_of_the_rows_of_every_table() -> None:
+    tables = set(re.findall(r"^CREATE TABLE (\w+)", schema_text(), re.MULTILINE))
+    text = (DOCS / "configuration.md").read_text().partition("| Table |")[2].partition("\n\n")[0]
+    named = re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in text.splitlines()[2:]))
+    assert sorted(named) == sorted(tables)
 
 
 @pytest.mark.parametrize("name", [one.name for one in EXTENSIONS])

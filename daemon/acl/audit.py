@@ -25,6 +25,7 @@ from daemon.clock import Clock
 from daemon.config import Config
 from storage.errors import StorageError
 from storage.queries import audit, secrets
+from storage.queries.collection import ANY_NUMBER
 from storage.records.audit import AuditEntry
 from storage.records.base import HOUR, SECOND
 from storage.store import Store, noting
@@ -113,11 +114,11 @@ class Audit:
         if waiting:
             await self._store.write(write)
 
-    async def trim(self, retention: int) -> None:
-        """Remove what is older than `retention` nanoseconds, now and every hour."""
+    async def trim(self, retention: int, kept: int) -> None:
+        """Remove what is older than `retention` nanoseconds, or beyond the newest `kept`, every hour."""
         while True:
             before = self._clock.now() - retention
-            while await self._store.write(partial(audit.trim, before=before, most=STEP)):
+            while await self._store.write(partial(audit.trim, before=before, most=STEP, kept=kept)):
                 pass
             await trio.sleep(_TRIM_EVERY)
 
@@ -200,7 +201,11 @@ async def open_audit(
     opened = Audit(store, clock, await _key(store, seal))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(opened.write_refusals)
-        nursery.start_soon(opened.trim, config.audit_retention_days * 24 * HOUR)
+        nursery.start_soon(
+            opened.trim,
+            config.audit_retention_days * 24 * HOUR,
+            config.audit_retention_entries or ANY_NUMBER,
+        )
         for sink in _sinks(config):
             nursery.start_soon(copy_to, store, sink)
         try:

@@ -1,51 +1,160 @@
-"""Forgetting: what is dead and old goes, in small steps, so that nothing else waits for it.
+"""Forgetting: what is old, or more than is kept, goes in small steps, so that nothing else waits.
 
-A job goes with everything that belongs to it, so its history stays whole as long as it stays
-at all. Evaluations that outlived a purge go by their own age, events by number.
+What may go is looked for in long reads, which hold up nobody; each write removes a little of it,
+and others get their turn in between. A kill in the middle leaves less to do for the next round. A
+job goes with everything that belongs to it; what it leaves behind while it lives goes by age and
+number. Nothing that runs goes, nor what a decision about it may need.
 """
 
+import logging
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import msgspec
 import trio
 
 from daemon.clock import Clock
+from daemon.config import Config
 from daemon.jobspec.extensions import CHILDREN_KEPT, CHILDREN_KEPT_FOR
-from storage.queries import children, evaluations, events, job_listings, job_status, jobs, moments
+from storage.queries import children, collection, events, job_listings, job_status, jobs, moments
+from storage.queries.collection import ANY_NUMBER, Key
 from storage.readers import Snapshot
+from storage.records.base import HOUR
 from storage.records.job import Job
 from storage.store import Store
 from storage.writer import Transaction
 
 PERIOD = 300  # seconds between two rounds
-STEP = 50  # rows that one write removes: a few milliseconds
-KEPT_EVENTS = 100_000
+STEP = 50  # objects that one write removes: a few milliseconds
+ROWS = 500  # rows of one job that one write removes
+FOUND = 1000  # what one read looks for
+_DAY = 24 * HOUR
+log = logging.getLogger("steward.evals")
+
+Remove = Callable[[Transaction, list[str]], int]
 
 
-async def collect_garbage(store: Store, clock: Clock, retention: int) -> None:
-    """Remove what died more than `retention` nanoseconds ago, round after round."""
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept, in nanoseconds, and how many of them; of some, of each job."""
+
+    jobs_for: int = 90 * _DAY
+    jobs: int = ANY_NUMBER
+    allocations_for: int = 90 * _DAY
+    allocations: int = 1000
+    evaluations: int = 1000
+    deployments: int = 1000
+    events_for: int = 90 * _DAY
+    events: int = 100_000
+
+
+def retention(config: Config) -> Retention:
+    """Return what the settings say."""
+    return Retention(
+        jobs_for=config.retention_days * _DAY,
+        jobs=config.retention_jobs or ANY_NUMBER,
+        allocations_for=config.retention_alloc_days * _DAY,
+        allocations=config.retention_allocs or ANY_NUMBER,
+        evaluations=config.retention_evals or ANY_NUMBER,
+        deployments=config.retention_deployments or ANY_NUMBER,
+        events_for=config.retention_event_days * _DAY,
+        events=config.retention_events or ANY_NUMBER,
+    )
+
+
+async def collect_garbage(store: Store, clock: Clock, kept: Retention) -> None:
+    """Remove what is not to be kept, round after round."""
     while True:
         now = clock.now()
         await store.write(partial(moments.note, time=now))
-        await collect(store, now - retention)
+        before = store.read(collection.counts)
+        await collect(store, now, kept)
         await collect_children(store, now)
+        _tell(before, store.read(collection.counts))
+        # What is older than all that is kept needs no moment any more.
+        oldest = now - max(kept.jobs_for, kept.events_for)
+        await store.write(partial(moments.trim, time=oldest))
         await trio.sleep(PERIOD)
 
 
-async def collect(store: Store, before: int) -> None:
-    """Remove jobs that have been dead since before a time, and what nothing refers to any more."""
+def _tell(before: dict[str, int], after: dict[str, int]) -> None:
+    gone = {kind: number - before.get(kind, 0) for kind, number in after.items()}
+    if any(gone.values()):
+        parts = [f"{number} {kind}" for kind, number in sorted(gone.items()) if number]
+        log.info("forgotten, as it is kept no longer: %s", ", ".join(parts))
 
-    def step(tx: Transaction) -> bool:
-        """Remove a little; tell whether there is more."""
-        dead = job_listings.dead_since(tx, moments.index_at(tx, before), STEP)
-        for job in dead:
-            jobs.purge(tx, job)
-        orphans = evaluations.remove_orphans(tx, before, STEP)
-        trimmed = events.trim(tx, KEPT_EVENTS, STEP)
-        moments.trim(tx, before)
-        return max(len(dead), orphans, trimmed) == STEP
 
-    while await store.write(step):
+async def collect(store: Store, now: int, kept: Retention) -> None:
+    """Remove what is older, or more, than is kept at a time."""
+    # Jobs go first: what they leave behind is then looked for only where they live.
+    index = store.read(partial(moments.index_at, time=now - kept.jobs_for))
+    while await _forget_jobs(store, index, kept.jobs):
         pass
+    before = now - kept.allocations_for
+    for find, remove in (
+        (
+            partial(collection.replaced_allocations, before=before, kept=kept.allocations),
+            collection.remove_allocations,
+        ),
+        (
+            partial(collection.deployments_beyond, kept=kept.deployments),
+            collection.remove_deployments,
+        ),
+        (
+            partial(collection.evaluations_beyond, kept=kept.evaluations),
+            collection.remove_evaluations,
+        ),
+        (partial(collection.orphans, before=now - kept.jobs_for), collection.remove_evaluations),
+    ):
+        await _remove_all(store, find, remove)
+    index = store.read(partial(moments.index_at, time=now - kept.events_for))
+    while await store.write(partial(_trim_events, kept=kept.events, index=index)) == STEP:
+        pass
+
+
+def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
+    return collection.count(tx, "events", events.trim(tx, kept, STEP, index))
+
+
+async def _remove_all(store: Store, find: Callable[..., list[str]], remove: Remove) -> None:
+    """Remove all that is found; what cannot be removed after all waits for the next round."""
+    found, gone = [""], 1
+    while found and gone:
+        found = await store.read_long(partial(find, most=FOUND))
+        gone = 0
+        for first in range(0, len(found), STEP):
+            gone += await _remove(store, remove, found[first : first + STEP])
+
+
+async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
+    return await store.write(lambda tx: remove(tx, ids))
+
+
+async def _forget_jobs(store: Store, index: int, kept: int) -> bool:
+    """Remove some of the jobs that have died before an index, or are too many; tell whether any went."""
+    found = await store.read_long(lambda db: collection.dead_jobs(db, index, kept, FOUND))
+    return bool(await _forget_all(store, found))
+
+
+async def _forget_all(store: Store, keys: Sequence[Key]) -> int:
+    """Remove dead jobs with all that belongs to them, a little in each write; return how many went."""
+    first = gone = 0
+    while first < len(keys):
+        looked, went = await store.write(partial(_forget_some, keys=keys[first : first + STEP]))
+        first, gone = first + looked, gone + went
+    return gone
+
+
+def _forget_some(tx: Transaction, *, keys: Sequence[Key]) -> tuple[int, int]:
+    """Remove a little; return with how many of the jobs nothing is left to do, and how many went."""
+    looked = went = rows = 0
+    for key in keys:
+        done, removed = collection.forget_job(tx, key, ROWS - rows)
+        rows += removed
+        if done:
+            looked, went = looked + 1, went + bool(removed)
+        if rows >= ROWS:
+            break
+    return looked, went
 
 
 async def collect_children(store: Store, now: int) -> None:
@@ -53,39 +162,33 @@ async def collect_children(store: Store, now: int) -> None:
     for key in store.read(children.parents):
         await trio.lowlevel.checkpoint()  # there may be thousands of parents
         parent = store.read(partial(_current, key=key))
-        if parent is None or not _forgets_children(parent):
-            continue
-        while await store.write(partial(_remove_children, parent=parent, now=now)) == STEP:
-            pass
+        while parent is not None and (
+            found := store.read(partial(_too_many, parent=parent, now=now))
+        ):
+            if not await _forget_all(store, found):
+                break
 
 
-def _current(db: Snapshot, *, key: tuple[str, str]) -> Job | None:
+def _current(db: Snapshot, *, key: Key) -> Job | None:
     return jobs.current(db, *key)
 
 
-def _forgets_children(parent: Job) -> bool:
-    return any(one.of(parent.meta) is not None for one in (CHILDREN_KEPT, CHILDREN_KEPT_FOR))
-
-
-def _remove_children(tx: Transaction, *, parent: Job, now: int) -> int:
-    """Remove a few; return how many."""
+def _too_many(db: Snapshot, *, parent: Job, now: int) -> list[Key]:
+    """Return some of the children that a parent keeps no longer."""
     key = (parent.namespace, parent.id)
     kept, kept_for = CHILDREN_KEPT.of(parent.meta), CHILDREN_KEPT_FOR.of(parent.meta)
     gone: list[str] = []
     if kept is not None:
-        gone = children.ended_beyond(tx, *key, kept, STEP)
+        gone = children.ended_beyond(db, *key, kept, STEP)
     if kept_for is not None and not gone:
-        gone = children.ended_before(tx, *key, moments.index_at(tx, now - kept_for), STEP)
-    for child_id in gone:
-        if (child := jobs.current(tx, parent.namespace, child_id)) is not None:
-            jobs.purge(tx, child)
-    return len(gone)
+        gone = children.ended_before(db, *key, moments.index_at(db, now - kept_for), STEP)
+    return [(parent.namespace, child_id) for child_id in gone]
 
 
-async def collect_now(store: Store, now: int) -> None:
-    """Remove everything that is dead, however short a time it has been."""
+async def collect_now(store: Store, now: int, kept: Retention) -> None:
+    """Remove everything that is over, however short a time it has been."""
     await store.write(partial(moments.note, time=now))
-    await collect(store, now)
+    await collect(store, now, msgspec.structs.replace(kept, jobs_for=0, allocations_for=0))
 
 
 async def settle_all(store: Store) -> None:

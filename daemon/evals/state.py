@@ -23,7 +23,8 @@ def load(
     `states` are the nodes if it is known already what they will hold.
     """
     namespace, job_id = evaluation.namespace, evaluation.job_id
-    job = jobs.current(db, namespace, job_id)
+    is_there = jobs.definition_index(db, namespace, job_id) is not None
+    job = jobs.current(db, namespace, job_id) if is_there else None
     runs_once = job is not None and job.type in (JobType.BATCH, JobType.SYSBATCH)
     found = allocations.considered(db, namespace, job_id, ended=runs_once)
     versions = {job.version: job} if job else {}

@@ -15,7 +15,7 @@ import trio
 from daemon.clock import Clock
 from daemon.evals import applier
 from daemon.evals.deployments import watch_deployments
-from daemon.evals.gc import collect_garbage
+from daemon.evals.gc import Retention, collect_garbage
 from daemon.evals.nodes import watch_drains
 from daemon.evals.state import largest_room, load, node_states, with_placed
 from daemon.scheduler.schedule import schedule
@@ -37,17 +37,14 @@ _DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is fu
 
 @asynccontextmanager
 async def open_evals(
-    store: Store, clock: Clock, ids: Iterator[str], retention: int
+    store: Store, clock: Clock, ids: Iterator[str], kept: Retention
 ) -> AsyncIterator[None]:
-    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection.
-
-    `retention` is how long, in nanoseconds, a dead job and what belongs to it is kept.
-    """
+    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_work, store, clock, ids)
         nursery.start_soon(watch_deployments, store, clock, ids)
         nursery.start_soon(watch_drains, store, clock)
-        nursery.start_soon(collect_garbage, store, clock, retention)
+        nursery.start_soon(collect_garbage, store, clock, kept)
         yield
         nursery.cancel_scope.cancel()
 

@@ -150,6 +150,10 @@ class Runner:
         ended = await self._store.read_long(partial(allocations.ended, ids=present))
         return [one for one in ended if one not in self._running]
 
+    async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """Return namespace and id of the job of each of these allocations."""
+        return await self._store.read_long(partial(allocations.owners, ids=ids))
+
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
 
@@ -406,7 +410,9 @@ async def open_runner(
             nursery.start_soon(reports.run)
             nursery.start_soon(host.sweeper.run)
             await nursery.start(runner.run)
-            nursery.start_soon(keep_room, config, runner.ended, runner.remove_directory)
+            nursery.start_soon(
+                keep_room, config, runner.ended, runner.owners, runner.remove_directory
+            )
             try:
                 yield runner
             finally:

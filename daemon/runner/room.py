@@ -1,13 +1,14 @@
 """Room for what is to come: directories of ended allocations go, the oldest first.
 
-They are kept for people to look at, as long as there are not too many of them and the file
-system has space left. What runs is never touched, and neither is what the store knows of those
+They are kept for people to look at, as long as there are not too many of them, those of a job do
+not hold too much, and the file system has space left. What runs is never touched, and neither is what the store knows of those
 that have ended: only their files and logs go.
 """
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import trio
 from daemon.config import Config
 
 _log = logging.getLogger("steward.runner")
+Key = tuple[str, str]  # namespace and id of a job
+_MB = 1_000_000
+_BLOCK = 512  # bytes: what `st_blocks` counts
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,15 +66,54 @@ def reason(kept: int, use: Use, bounds: Bounds) -> str:
     return ""
 
 
+def size(place: Path) -> int:
+    """Return the bytes that a directory holds on its disk; what cannot be seen counts for nothing."""
+    total, folders = 0, [str(place)]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+    return total
+
+
+def beyond(
+    ended: Sequence[str], owners: Mapping[str, Key], sizes: Mapping[str, int], most: int
+) -> list[str]:
+    """Return which allocations are too much, oldest first: those of a job hold more than `most` bytes.
+
+    `ended` has the oldest first. The newest of each job stays, however large it is.
+
+    >>> owners = dict.fromkeys("abc", ("default", "web"))
+    >>> beyond("abc", owners, {"a": 5, "b": 5, "c": 5}, most=10)
+    ['a']
+    """
+    held: dict[Key, int] = {}
+    found = []
+    for alloc_id in reversed(ended):
+        if (owner := owners.get(alloc_id)) is None:
+            continue
+        is_newest = owner not in held
+        held[owner] = held.get(owner, 0) + sizes[alloc_id]
+        if held[owner] > most and not is_newest:
+            found.append(alloc_id)
+    return found[::-1]
+
+
 async def keep_room(
     config: Config,
     ended: Callable[[], Awaitable[Sequence[str]]],
+    owners: Callable[[Sequence[str]], Awaitable[Mapping[str, Key]]],
     remove: Callable[[str], Awaitable[None]],
 ) -> None:
     """Look from time to time, and remove what is too much, until cancelled.
 
-    `ended` returns the allocations that have ended and a directory, the oldest first.
+    `ended` returns the allocations that have ended and a directory, the oldest first; `owners` the
+    jobs of some.
     """
+    sizes: dict[str, int] = {}  # what has ended does not grow any more
     bounds = Bounds(
         allocations=config.gc_max_allocs,
         disk_percent=config.gc_disk_usage_threshold,
@@ -78,9 +121,23 @@ async def keep_room(
     )
     while True:
         await trio.sleep(config.gc_interval_seconds)
-        await make_room(
-            await ended(), bounds, measure=partial(look, config.alloc_dir), remove=remove
-        )
+        found = await ended()
+        if most := config.retention_alloc_mb * _MB:
+            sizes = {one: sizes.get(one) or await _size(config, one) for one in found}
+            gone = beyond(found, await owners(found), sizes, most)
+            for alloc_id in gone:
+                _log.info(
+                    "the files of allocation %s, which has ended, are removed: those of its job"
+                    " hold more than %d MB",
+                    *(alloc_id, config.retention_alloc_mb),
+                )
+                await remove(alloc_id)
+            found = [one for one in found if one not in set(gone)]
+        await make_room(found, bounds, measure=partial(look, config.alloc_dir), remove=remove)
+
+
+async def _size(config: Config, alloc_id: str) -> int:
+    return await trio.to_thread.run_sync(size, config.alloc_dir / alloc_id)
 
 
 async def make_room(

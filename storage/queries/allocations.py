@@ -107,6 +107,9 @@ _ENDED = """
        AND client_status IN ('complete', 'failed', 'lost')
   ORDER BY modify_time, id
 """
+_OWNERS = """
+    SELECT id, namespace, job_id FROM allocations WHERE id IN (SELECT value FROM json_each(:ids))
+"""
 _PAGE = "SELECT * FROM allocations"
 _PAGE_FILTERS = {
     "namespace": "namespace = :namespace",
@@ -173,6 +176,12 @@ def ended(db: Snapshot, ids: Iterable[str]) -> list[str]:
     """Return which of these allocations have ended, the one that ended first before all others."""
     text = msgspec.json.encode(list(ids)).decode()
     return [row["id"] for row in db.all(_ENDED, {"ids": text})]
+
+
+def owners(db: Snapshot, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Return namespace and id of the job of each of these allocations, as far as they are known."""
+    text = msgspec.json.encode(list(ids)).decode()
+    return {row["id"]: (row["namespace"], row["job_id"]) for row in db.all(_OWNERS, {"ids": text})}
 
 
 def page(db: Snapshot, namespace: str, prefix: str = "") -> list[Allocation]:
@@ -375,7 +384,8 @@ def _changed(tx: Transaction, allocation: Allocation, kind: str) -> None:
 
 # ---- what happened to tasks ----------------------------------------------------------------------
 
-SHOWN_EVENTS = 10  # per task, as the peer keeps; all of them stay in the file
+SHOWN_EVENTS = 10  # per task, as the peer keeps
+KEPT_EVENTS = 10_000  # in the file: a task that is restarted every minute takes days to get there
 
 _ADD_EVENTS = """
     INSERT INTO task_events (allocation_id, task, number, document)
@@ -384,6 +394,12 @@ _ADD_EVENTS = """
                    WHERE allocation_id = :id AND task = :task),
            value
       FROM json_each(:documents)
+"""
+_TRIM_EVENTS = """
+    DELETE FROM task_events
+     WHERE allocation_id = :id AND task = :task
+       AND number <= (SELECT max(number) FROM task_events
+                       WHERE allocation_id = :id AND task = :task) - :kept
 """
 _EVENTS = """
     SELECT document FROM task_events
@@ -403,6 +419,7 @@ def add_events(
             _ADD_EVENTS,
             {"id": allocation_id, "task": task, "documents": encode(documents).decode()},
         )
+        tx.execute(_TRIM_EVENTS, {"id": allocation_id, "task": task, "kept": KEPT_EVENTS})
 
 
 def newest_events(

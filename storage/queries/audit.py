@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from storage.queries import collection
+from storage.queries.collection import ANY_NUMBER
 from storage.readers import Snapshot
 from storage.records.audit import AuditEntry
 from storage.writer import Transaction
@@ -39,7 +41,8 @@ _TRIM = """
     DELETE FROM audit
      WHERE number <= (SELECT max(number) FROM (SELECT number, time FROM audit
                                              ORDER BY number LIMIT :most)
-                       WHERE time < :before)
+                       WHERE time < :before
+                          OR number <= (SELECT max(number) FROM audit) - :kept)
 """
 
 
@@ -76,6 +79,10 @@ def page(
     return [_from(row) for row in db.all(sql, {**filters, "before": before, "most": most})]
 
 
-def trim(tx: Transaction, before: int, most: int) -> int:
-    """Remove the oldest entries from before a time, at most `most`; return how many."""
-    return tx.execute(_TRIM, {"before": before, "most": most})
+def trim(tx: Transaction, before: int, most: int, kept: int = ANY_NUMBER) -> int:
+    """Remove the oldest entries, from before a time or beyond the newest `kept`; return how many.
+
+    At most `most` go.
+    """
+    values = {"before": before, "most": most, "kept": kept}
+    return collection.count(tx, "audit", tx.execute(_TRIM, values))

@@ -124,11 +124,12 @@ def collected(db: Snapshot) -> int:
 
 # ---- forgetting ---------------------------------------------------------------------------------
 
+_LAST_OF = """
+    SELECT number FROM events WHERE write_index <= :index ORDER BY write_index DESC, number DESC LIMIT 1
+"""
 _LAST_TRIMMED = """
     SELECT max(write_index) AS highest
-      FROM (SELECT write_index FROM events
-             WHERE number <= (SELECT max(number) FROM events) - :kept
-          ORDER BY number LIMIT :most)
+      FROM (SELECT write_index FROM events WHERE number <= :last ORDER BY number LIMIT :most)
 """
 _NOTE = """
     INSERT INTO table_indexes (name, last_index) VALUES (:name, :index)
@@ -137,15 +138,20 @@ _NOTE = """
 _TRIM = """
     DELETE FROM events
      WHERE number IN (SELECT number FROM events
-                       WHERE number <= (SELECT max(number) FROM events) - :kept
+                       WHERE number <= :last
                     ORDER BY number LIMIT :most)
 """
 
 
-def trim(tx: Transaction, kept: int, most: int) -> int:
-    """Remove the oldest events beyond the newest `kept`, at most `most`; return how many."""
-    row = tx.one(_LAST_TRIMMED, {"kept": kept, "most": most})
+def trim(tx: Transaction, kept: int, most: int, index: int = 0) -> int:
+    """Remove events, the oldest first, at most `most`; return how many.
+
+    Those beyond the newest `kept` go, and those of an index and earlier ones.
+    """
+    old = tx.one(_LAST_OF, {"index": index})
+    values = {"last": max(newest(tx) - kept, old["number"] if old else 0), "most": most}
+    row = tx.one(_LAST_TRIMMED, values)
     if row is None or row["highest"] is None:
         return 0
     tx.execute(_NOTE, {"name": _COLLECTED, "index": row["highest"]})
-    return tx.execute(_TRIM, {"kept": kept, "most": most})
+    return tx.execute(_TRIM, values)

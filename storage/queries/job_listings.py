@@ -2,9 +2,7 @@
 
 from typing import NamedTuple
 
-from storage.queries import jobs
 from storage.readers import Snapshot, selection
-from storage.records.job import Job
 
 # A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
 # children change with each step of each child: they are columns, not text.
@@ -110,18 +108,3 @@ _ON_EVERY_NODE = """
 def on_every_node(db: Snapshot) -> list[tuple[str, str]]:
     """Return namespace and id of the jobs that have, or may begin, work on every node."""
     return [(row["namespace"], row["id"]) for row in db.all(_ON_EVERY_NODE)]
-
-
-_DEAD = """
-    SELECT namespace, id FROM jobs
-     WHERE status = 'dead' AND modify_index <= :index
-  ORDER BY modify_index
-     LIMIT :most
-"""
-
-
-def dead_since(db: Snapshot, index: int, most: int) -> list[Job]:
-    """Return jobs that have been dead since an index or longer, at most `most`."""
-    rows = db.all(_DEAD, {"index": index, "most": most})
-    found = [jobs.current(db, row["namespace"], row["id"]) for row in rows]
-    return [job for job in found if job is not None]

@@ -90,9 +90,13 @@ def current(db: Snapshot, namespace: str, job_id: str) -> Job | None:
 
 
 def definition_index(db: Snapshot, namespace: str, job_id: str) -> int | None:
-    """Return the index of the last change of a job's definition."""
+    """Return the index of the last change of a job's definition.
+
+    None also for one that is being removed: what it has done already may be gone, so no decision
+    about it can be made but the one about a job that is gone.
+    """
     row = job_status.stored(db, namespace, job_id)
-    return int(row["job_modify_index"]) if row else None
+    return int(row["job_modify_index"]) if row and not row["forgotten"] else None
 
 
 def version(db: Snapshot, namespace: str, job_id: str, number: int) -> Job | None:
@@ -168,7 +172,7 @@ _ADD_JOB = """
            launches_children = excluded.launches_children, stop = excluded.stop,
            has_scaling = excluded.has_scaling,
            listing = excluded.listing, queued = excluded.queued, modify_index = excluded.modify_index,
-           job_modify_index = excluded.job_modify_index, held = excluded.held
+           job_modify_index = excluded.job_modify_index, held = excluded.held, forgotten = 0
 """
 # Children outlive a purge of their parent; a new job of that name, of whatever kind, is their parent
 # from then on; also a child, which can launch others, or be named as a parent by anybody.

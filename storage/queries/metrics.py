@@ -27,6 +27,11 @@ _EVALUATIONS = """
 """
 _ALLOCATIONS = "SELECT client_status, count(*) AS number FROM allocations GROUP BY client_status"
 
+_PAGES = """
+    SELECT p.page_size * n.page_count AS bytes, p.page_size * f.freelist_count AS free_bytes
+      FROM pragma_page_size() p, pragma_page_count() n, pragma_freelist_count() f
+"""
+
 
 class Unfinished(NamedTuple):
     """Evaluations of one kind that are not finished.
@@ -44,6 +49,12 @@ class Unfinished(NamedTuple):
 def jobs_by_status(db: Snapshot) -> dict[str, int]:
     """Return how many jobs are in each status."""
     return {row["status"]: row["number"] for row in db.all(_JOBS)}
+
+
+def file(db: Snapshot) -> dict[str, int]:
+    """Return the bytes of the file, and how many of them the next rows use before it grows."""
+    row = db.one(_PAGES)
+    return dict(row) if row else {}
 
 
 def summaries(db: Snapshot) -> list[tuple[str, JobCounts]]:

@@ -82,6 +82,9 @@ def test_an_unknown_variable_is_named_with_the_nearest_known(
         ("port = 1\nport = 2", ["not valid TOML"]),
         ('log_level = "loud"', ["log_level = 'loud'", "choose one of debug, info, warning, error"]),
         ("memory_total_mb = -1", ["memory_total_mb = -1"]),
+        ("retention_allocs = -1", ["retention_allocs = -1", "steward.toml", ">= 0"]),
+        ("retention_event_days = 0", ["retention_event_days = 0", "steward.toml", ">= 1"]),
+        ("retention_alloc_days = 'x'", ["retention_alloc_days = 'x'", "`int`"]),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_value_and_where_it_stands(

@@ -11,7 +11,7 @@ import msgspec
 
 from daemon.parts import Parts
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, metrics, nodes
+from storage.queries import allocations, collection, metrics, nodes
 from storage.queries.allocations import Held
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus
@@ -77,6 +77,11 @@ def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
             for node in nodes.every(db)
             for gauge in _node(node, held.get(node.id, Held()), counted, host)
         ),
+        *(
+            Gauge("steward.collected", number, {"kind": kind})
+            for kind, number in collection.counts(db).items()
+        ),
+        *(Gauge(f"steward.store.{name}", number) for name, number in metrics.file(db).items()),
         Gauge("nomad.raft.appliedIndex", db.last_index()),
         Gauge("nomad.raft.lastIndex", db.last_index()),
     ]

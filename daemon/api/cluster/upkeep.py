@@ -8,7 +8,7 @@ from daemon.web.request import Request
 async def collect_garbage(request: Request) -> Reply:
     """Forget at once what is dead, whatever its age."""
     parts = request.parts
-    await gc.collect_now(parts.store, parts.clock.now())
+    await gc.collect_now(parts.store, parts.clock.now(), gc.retention(parts.config))
     return Reply()
 
 

@@ -207,6 +207,16 @@ async def test_old_entries_go_in_steps(store: Store) -> None:
     assert [entry.time for entry in entries(store)] == [7, 8, 9]
 
 
+async def test_what_is_more_than_the_settings_say_goes_too(store: Store) -> None:
+    for time in range(10):
+        await store.write(
+            lambda tx, at=time: audit.add(tx, AuditEntry(time=at, method="", path=""))
+        )
+    steps = [await store.write(lambda tx: audit.trim(tx, 0, 3, kept=4)) for _ in range(3)]
+    assert steps == [3, 3, 0]
+    assert [entry.time for entry in entries(store)] == [6, 7, 8, 9]
+
+
 async def test_what_is_older_than_the_settings_say_goes(store: Store) -> None:
     await store.write(lambda tx: audit.add(tx, AuditEntry(time=NOW, method="", path="old")))
     clock = Clock()

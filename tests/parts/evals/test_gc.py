@@ -1,18 +1,33 @@
 """Forgetting: what is dead and old goes, whole, and nothing else does."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import msgspec
 import pytest
+import trio
 
 from daemon.evals import gc
-from storage.queries import evaluations, job_listings, moments
+from storage.queries import (
+    allocations,
+    collection,
+    evaluations,
+    events,
+    job_listings,
+    metrics,
+    moments,
+)
 from storage.readers import Snapshot
-from storage.records.allocation import ClientStatus
-from storage.records.base import HOUR
+from storage.records.allocation import ClientStatus, DesiredStatus, TaskEvent
+from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Parameterized
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
-from tests.samples import NOW, evaluation, job
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW, evaluation, group, job
 
 
 async def note(cluster: Cluster) -> None:
@@ -36,8 +51,9 @@ def count(cluster: Cluster, table: str) -> int:
     return cluster.store.read(ask)
 
 
-async def collect(cluster: Cluster, older_than: int = HOUR) -> None:
-    await gc.collect(cluster.store, cluster.clock.now() - older_than)
+async def collect(cluster: Cluster, older_than: int = HOUR, **kept: int) -> None:
+    kept = gc.Retention(jobs_for=older_than, **kept)
+    await gc.collect(cluster.store, cluster.clock.now(), kept)
 
 
 async def test_a_dead_job_goes_with_all_that_belongs_to_it(cluster: Cluster) -> None:
@@ -116,14 +132,11 @@ async def test_more_than_one_step_removes_goes_in_several(
     assert cluster.store.read(Snapshot.last_index) - before == 3
 
 
-async def test_only_the_newest_events_are_kept(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gc, "KEPT_EVENTS", 3)
+async def test_only_the_newest_events_are_kept(cluster: Cluster) -> None:
     for version in range(4):
         await cluster.register(job("web", priority=50 + version))
     assert count(cluster, "events") > 3
-    await collect(cluster)
+    await collect(cluster, events=3)
     assert count(cluster, "events") == 3
 
 
@@ -147,7 +160,7 @@ async def test_what_is_dead_goes_at_once_on_request(cluster: Cluster) -> None:
     await finish(cluster)
     await cluster.register(job("lives"))
     await cluster.work()
-    await gc.collect_now(cluster.store, cluster.clock.now() + 1)
+    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
     assert count(cluster, "jobs") == 1
     assert cluster.job("lives").status == "running"
 
@@ -165,3 +178,298 @@ async def test_counts_that_are_wrong_are_put_right(cluster: Cluster) -> None:
     found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
     assert found is not None
     assert b'"Starting":1' in found[0]
+
+
+# ---- what jobs leave behind while they live -------------------------------------------------------
+
+
+async def fail_often(cluster: Cluster, times: int) -> None:
+    """Let the one allocation of a service fail, and be replaced, so many times."""
+    policy = ReschedulePolicy(unlimited=True, delay=0, delay_function="constant")
+    await cluster.register(job("web", group(reschedule_policy=policy)))
+    await cluster.work()
+    for _ in range(times):
+        cluster.wait(3600)
+        (one,) = [one for one in cluster.wanted() if not one.client_terminal]
+        await cluster.report(one, ClientStatus.FAILED)
+        failed = evaluation(cluster.job(), next(cluster.ids))
+        await cluster.store.write(partial(evaluations.put, evaluation=failed, now=NOW))
+        await cluster.work()
+
+
+async def test_what_failed_and_was_replaced_goes_by_number(cluster: Cluster) -> None:
+    await fail_often(cluster, 6)
+    everything = cluster.allocations()
+    await collect(cluster, allocations=2)
+    # The two newest of those that have been replaced; and what runs.
+    assert cluster.allocations() == everything[-3:]
+
+
+async def test_what_failed_and_was_replaced_goes_by_age(cluster: Cluster) -> None:
+    await fail_often(cluster, 6)
+    everything = cluster.allocations()
+    await collect(cluster, allocations_for=2 * HOUR)
+    assert cluster.allocations() == everything[-4:]
+
+
+async def test_what_the_running_one_has_replaced_stays_whatever_its_age(cluster: Cluster) -> None:
+    await fail_often(cluster, 3)
+    cluster.wait(1000 * 24 * 3600)
+    everything = cluster.allocations()
+    await collect(cluster)
+    assert cluster.allocations() == everything[-2:]
+
+
+async def test_the_work_that_a_batch_job_has_done_stays(cluster: Cluster) -> None:
+    await cluster.register(job("web", group(count=2), type="batch"))
+    await cluster.work()
+    done, _ = cluster.allocations()
+    await cluster.report(done, ClientStatus.COMPLETE)
+    cluster.wait(1000 * 24 * 3600)
+    await collect(cluster, allocations=1)
+    again = evaluation(cluster.job(), next(cluster.ids))
+    await cluster.store.write(partial(evaluations.put, evaluation=again, now=NOW))
+    await cluster.work()
+    assert len(cluster.allocations()) == 2
+
+
+async def test_what_ended_of_an_active_deployment_stays(cluster: Cluster) -> None:
+    update = Update(max_parallel=1, progress_deadline=600 * SECOND, canary=1)
+    for version in range(2):
+        await cluster.register(job("web", group(update=update), priority=50 + version))
+        await cluster.work()
+        await cluster.run_all(healthy=not version)
+        await cluster.work()
+    active = cluster.deployment()
+    canary = cluster.allocations()[-1]
+    assert (active.status, canary.deployment_id) == ("running", active.id)
+
+    def stop(tx: Transaction) -> None:
+        stopped = msgspec.structs.replace(canary, desired_status=DesiredStatus.STOP)
+        allocations.set_desired(tx, stopped, NOW)
+
+    await cluster.store.write(stop)
+    await cluster.report(
+        msgspec.structs.replace(canary, desired_status=DesiredStatus.STOP), ClientStatus.FAILED
+    )
+    cluster.wait(1000 * 24 * 3600)
+    await collect(cluster)
+    assert canary.id in [one.id for one in cluster.allocations()]
+
+
+async def test_files_go_with_the_allocation(cluster: Cluster) -> None:
+    await fail_often(cluster, 4)
+    (node_id,) = {one.node_id for one in cluster.allocations()}
+    with cluster.store.watch(allocations.removed_topic(node_id)) as removals:
+        await collect(cluster, allocations=1)
+        with trio.fail_after(HAPPENS_WITHIN):
+            await removals.wait()
+
+
+async def test_counts_of_a_job_follow_what_is_kept(cluster: Cluster) -> None:
+    await fail_often(cluster, 4)
+    await collect(cluster, allocations=1)
+    found = cluster.store.read(lambda db: job_listings.summary_wire(db, "default", "web"))
+    assert found is not None
+    assert b'"Failed":1' in found[0]
+
+
+async def test_evaluations_go_by_number_but_for_those_that_placed_what_is_kept(
+    cluster: Cluster,
+) -> None:
+    await cluster.register(job("web"))
+    await cluster.work()
+    (placed,) = cluster.allocations()
+    for number in range(5):
+        done = evaluation(cluster.job(), f"e{number}", status=EvalStatus.COMPLETE)
+        await cluster.store.write(partial(evaluations.put, evaluation=done, now=NOW))
+    await collect(cluster, evaluations=2)
+    left = {name for name, _ in cluster.store.read(partial(ids_of, table="evaluations"))}
+    assert left == {placed.eval_id, "e3", "e4"}
+
+
+def ids_of(db: Snapshot, *, table: str) -> list[tuple[str, str]]:
+    rows = db.all(f"SELECT id, status FROM {table}")  # noqa: S608  # our own names
+    return [(row["id"], row["status"]) for row in rows]
+
+
+async def test_deployments_go_by_number_but_for_those_of_what_is_kept(cluster: Cluster) -> None:
+    update = Update(max_parallel=1, progress_deadline=600 * SECOND)
+    for version in range(5):
+        await cluster.register(job("web", group(update=update), priority=50 + version))
+        await cluster.work()
+        await cluster.run_all(healthy=True)
+        await cluster.work()
+    everything = cluster.store.read(partial(ids_of, table="deployments"))
+    await collect(cluster, allocations=1, deployments=1)
+    left = cluster.store.read(partial(ids_of, table="deployments"))
+    named = {one.deployment_id for one in cluster.allocations()}
+    assert {name for name, _ in left} == named | {everything[-1][0]}
+    assert len(left) < len(everything)
+
+
+async def test_events_go_by_age(cluster: Cluster) -> None:
+    await cluster.register(job("web"))
+    await note(cluster)
+    cluster.wait(2 * 3600)
+    before = cluster.store.read(events.newest)
+    await cluster.register(job("web", priority=60))
+    await collect(cluster, events_for=HOUR)
+    left = cluster.store.read(partial(events.after, number=0, most=1000))
+    assert left[0].number == before + 1
+
+
+async def test_only_the_newest_events_of_a_task_are_kept(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocations, "KEPT_EVENTS", 3)
+    await cluster.register(job("web"))
+    await cluster.work()
+    (one,) = cluster.allocations()
+    for number in range(5):
+        happened = {"main": [TaskEvent(type=str(number), time=number)]}
+        await cluster.store.write(
+            lambda tx, what=happened: allocations.add_events(tx, one.id, what)
+        )
+    kept = cluster.store.read(lambda db: allocations.newest_events(db, one.id, "main"))
+    assert [event.type for event in kept] == ["2", "3", "4"]
+    assert count(cluster, "task_events") == 3
+
+
+# ---- small steps ------------------------------------------------------------------------------------
+
+
+async def many(cluster: Cluster, number: int) -> None:
+    """Let a batch job of so many allocations run to its end, long ago."""
+    await cluster.register(job("web", group(count=number), type="batch"))
+    await cluster.work()
+    for one in cluster.allocations():
+        await cluster.report(one, ClientStatus.COMPLETE)
+    await cluster.work()
+    await note(cluster)
+    cluster.wait(2 * 3600)
+
+
+async def test_a_job_with_much_goes_in_several_writes_and_others_come_in_between(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "ROWS", 4)
+    await many(cluster, 12)
+    sizes, write = [], cluster.store.write
+
+    async def counted(work: Callable[[Transaction], Any]) -> Any:
+        before = count(cluster, "allocations")
+        result = await write(work)
+        sizes.append(before - count(cluster, "allocations"))
+        return result
+
+    monkeypatch.setattr(cluster.store, "write", counted)
+    await collect(cluster)
+    assert (count(cluster, "jobs"), count(cluster, "allocations")) == (0, 0)
+    assert max(sizes) <= 4
+
+
+async def begin(cluster: Cluster, rows: int) -> None:
+    """Remove so many rows of the job, and no more: as if the daemon were killed then."""
+    key = ("default", "web")
+    await cluster.store.write(lambda tx: collection.forget_job(tx, key, rows))
+
+
+async def test_a_job_that_is_half_gone_runs_nothing_again(cluster: Cluster) -> None:
+    await many(cluster, 8)
+    await begin(cluster, 3)
+    left = len(cluster.allocations())
+    assert 0 < left < 8
+    again = evaluation(cluster.job(), next(cluster.ids))
+    await cluster.store.write(partial(evaluations.put, evaluation=again, now=NOW))
+    await cluster.work()
+    assert len(cluster.allocations()) == left
+
+
+async def test_a_job_that_is_half_gone_goes_in_the_next_round(cluster: Cluster) -> None:
+    await many(cluster, 8)
+    await begin(cluster, 3)
+    await collect(cluster)
+    assert (count(cluster, "jobs"), count(cluster, "allocations")) == (0, 0)
+
+
+async def test_a_job_that_is_half_gone_can_be_started_anew(cluster: Cluster) -> None:
+    await many(cluster, 8)
+    await begin(cluster, 3)
+    await cluster.register(job("web", group(count=8), type="batch", priority=60))
+    await cluster.work()
+    await collect(cluster)
+    assert cluster.job().status == "running"
+    assert len([one for one in cluster.wanted() if not one.client_terminal]) == 8
+
+
+async def test_a_stopped_job_stays_until_its_tasks_have_ended(cluster: Cluster) -> None:
+    await cluster.register(job("web"))
+    await cluster.work()
+    await cluster.run_all()
+    await cluster.register(job("web", stop=True))
+    await cluster.work()
+    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
+    assert (cluster.job().status, count(cluster, "allocations")) == ("dead", 1)
+    await cluster.run_all()
+    await gc.collect_now(cluster.store, cluster.clock.now() + 1, gc.Retention())
+    assert count(cluster, "jobs") == 0
+
+
+async def test_of_dead_jobs_the_newest_are_kept(cluster: Cluster) -> None:
+    for name in "abc":
+        await finish(cluster, name)
+    await collect(cluster, jobs=1)
+    assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["c"]
+
+
+async def test_a_collection_on_request_does_not_forget_how_old_things_are(
+    cluster: Cluster,
+) -> None:
+    await note(cluster)
+    await gc.collect_now(cluster.store, cluster.clock.now(), gc.Retention())
+    await finish(cluster)
+    await note(cluster)
+    cluster.wait(2 * 3600)
+    await gc.collect_now(cluster.store, cluster.clock.now(), gc.Retention(jobs_for=9 * HOUR))
+    await finish(cluster, "later")
+    await collect(cluster)
+    assert [name for name, _ in cluster.store.read(partial(ids_of, table="jobs"))] == ["later"]
+
+
+async def test_what_was_forgotten_is_counted_and_told(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "steward.evals")
+    await finish(cluster)
+    await note(cluster)
+    cluster.wait(2 * 3600)
+
+    def told() -> list[str]:
+        return [text for text in caplog.messages if text.startswith("forgotten")]
+
+    async with trio.open_nursery() as nursery:
+        kept = gc.Retention(jobs_for=HOUR)
+        nursery.start_soon(gc.collect_garbage, cluster.store, cluster.clock, kept)
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not told():
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert told() == ["forgotten, as it is kept no longer: 1 allocations, 1 evaluations, 1 jobs"]
+    assert cluster.store.read(collection.counts) == {"allocations": 1, "evaluations": 1, "jobs": 1}
+
+
+async def test_the_file_does_not_grow_where_something_was_forgotten(cluster: Cluster) -> None:
+    def orphans(tx: Transaction) -> None:
+        for number in range(500):
+            one = evaluation(job("gone"), f"e{number}", status=EvalStatus.COMPLETE)
+            evaluations.put(tx, one, NOW - 2 * HOUR)
+
+    async def fill() -> dict[str, int]:
+        await cluster.store.write(orphans)
+        await collect(cluster, events=1)
+        return cluster.store.read(metrics.file)
+
+    first = await fill()
+    assert first["free_bytes"] > 0
+    assert (await fill())["bytes"] <= first["bytes"]

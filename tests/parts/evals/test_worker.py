@@ -10,10 +10,11 @@ import trio
 import trio.testing
 
 from daemon.evals import worker
+from daemon.evals.gc import Retention
 from storage.origin import serving
 from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
-from storage.records.base import HOUR, SECOND
+from storage.records.base import SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.job import Job
 from storage.records.node import NodeMemory
@@ -27,7 +28,7 @@ from tests.unit.scheduler.world import node, resources
 
 @asynccontextmanager
 async def at_work(cluster: Cluster) -> AsyncIterator[None]:
-    async with worker.open_evals(cluster.store, cluster.clock, cluster.ids, 90 * 24 * HOUR):
+    async with worker.open_evals(cluster.store, cluster.clock, cluster.ids, Retention()):
         yield
 
 

@@ -10,6 +10,7 @@ from storage.queries import (
     allocations,
     audit,
     children,
+    collection,
     deployments,
     directories,
     entities,
@@ -122,7 +123,10 @@ class Explained(Snapshot):
         lambda db: children.unstopped(db, "default", "web", 3),
         lambda db: children.with_held(db),
         lambda db: jobs.current(db, "default", "web"),
-        lambda db: job_listings.dead_since(db, 1, 10),
+        lambda db: collection.counts(db),
+        lambda db: collection.dead_jobs(db, 1, 2, 10),
+        lambda db: collection.orphans(db, 1, 10),
+        lambda db: metrics.file(db),
         lambda db: jobs.dispatched_with(db, "default", "web", "token"),
         lambda db: job_listings.stubs(db, "default"),
         lambda db: job_listings.stubs(db, "default", "we", with_meta=True),
@@ -177,6 +181,24 @@ async def test_no_query_reads_a_whole_table(
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
     assert explained.scanned == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda db: collection.replaced_allocations(db, 1, 2, 10),
+        lambda db: collection.evaluations_beyond(db, 1, 10),
+        lambda db: collection.deployments_beyond(db, 1, 10),
+    ],
+)
+async def test_what_may_go_is_found_by_indexes(
+    store: Store, query: Callable[[Snapshot], object]
+) -> None:
+    explained = store.read(Explained)
+    store.read(lambda _: query(explained))
+    # What was found by an index is gone through; no table is.
+    tables = ("allocations", "evaluations", "deployments", "a", "d", "e", "n", "o")
+    assert [one for one in explained.scanned if one.split()[1] in tables] == []
 
 
 async def register(store: Store, **fields: Any) -> None:

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from daemon.config import Config
-from daemon.runner.room import Bounds, Use, keep_room, look, make_room, reason
+from daemon.runner.room import Bounds, Use, beyond, keep_room, look, make_room, reason, size
 
 BOUNDS = Bounds(allocations=3, disk_percent=90, inode_percent=80)
 EMPTY = Use(disk=0, inodes=0)
@@ -80,6 +80,72 @@ async def test_a_disk_of_which_nothing_is_known_loses_nothing() -> None:
     assert place.removed == []
 
 
+A, B = ("default", "a"), ("default", "b")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gone"),
+    [
+        ([4, 4, 2], []),
+        ([4, 4, 3], ["0"]),
+        ([4, 9, 3], ["0", "1"]),
+        ([1, 1, 11], ["0", "1"]),  # the newest stays, however large
+    ],
+)
+def test_the_oldest_of_a_job_go_until_they_hold_no_more_than_they_may(
+    sizes: list[int], gone: list[str]
+) -> None:
+    ended = [str(number) for number in range(len(sizes))]
+    by_id = dict(zip(ended, sizes, strict=True))
+    assert beyond(ended, dict.fromkeys(ended, A), by_id, most=10) == gone
+
+
+def test_what_another_job_holds_does_not_count() -> None:
+    owners = {"0": A, "1": B, "2": A, "3": B}
+    assert beyond("0123", owners, dict.fromkeys("0123", 6), most=12) == []
+
+
+def test_what_the_store_does_not_know_is_left_to_others() -> None:
+    assert beyond("0123", {"3": A}, dict.fromkeys("0123", 6), most=1) == []
+
+
+def test_a_directory_is_measured_without_what_its_links_lead_to(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "large").write_bytes(bytes(1_000_000))
+    place = tmp_path / "place"
+    (place / "a" / "b").mkdir(parents=True)
+    (place / "a" / "b" / "file").write_bytes(bytes(100_000))
+    (place / "out").symlink_to(other)
+    assert 100_000 <= size(place) < 1_000_000
+    assert size(tmp_path / "absent") == 0
+
+
+async def test_a_job_keeps_no_more_than_it_may(
+    tmp_path: Path, autojump_clock: trio.abc.Clock
+) -> None:
+    config = Config(data_dir=tmp_path, gc_interval_seconds=10, retention_alloc_mb=1)
+    for name in "abc":
+        (config.alloc_dir / name).mkdir(parents=True)
+        (config.alloc_dir / name / "file").write_bytes(bytes(600_000))
+    place, owners, looked = Place(0), dict.fromkeys("abc", A), trio.Event()
+
+    async def ended() -> list[str]:
+        left = [name for name in "abc" if name not in place.removed]
+        if len(left) < 3:
+            looked.set()  # again
+        return left
+
+    async def owned(_: object) -> dict[str, tuple[str, str]]:
+        return owners
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_room, config, ended, owned, place.remove)
+        await looked.wait()
+        nursery.cancel_scope.cancel()
+    assert place.removed == ["a", "b"]
+
+
 async def test_it_is_looked_at_from_time_to_time(autojump_clock: trio.abc.Clock) -> None:
     looks = []
 
@@ -87,6 +153,9 @@ async def test_it_is_looked_at_from_time_to_time(autojump_clock: trio.abc.Clock)
         looks.append(trio.current_time())
         return []
 
+    async def owners(_: object) -> dict[str, tuple[str, str]]:
+        return {}
+
     with trio.move_on_after(35):
-        await keep_room(Config(gc_interval_seconds=10), ended, Place(0).remove)
+        await keep_room(Config(gc_interval_seconds=10), ended, owners, Place(0).remove)
     assert looks == [10, 20, 30]
