@@ -329,7 +329,8 @@ CREATE TABLE services (
     address       TEXT    NOT NULL,
     port          INTEGER NOT NULL CHECK (port BETWEEN 0 AND 65535),
     create_index  INTEGER NOT NULL,
-    modify_index  INTEGER NOT NULL
+    modify_index  INTEGER NOT NULL,
+    ready         INTEGER NOT NULL DEFAULT 1 CHECK (ready IN (0, 1))  -- its checks pass
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX services_by_name       ON services (namespace, name);

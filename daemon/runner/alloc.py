@@ -4,7 +4,6 @@ What it does follows from the states of its tasks (`lifecycle.py`, `alloc_health
 scheduler wants; each change of either is looked at once.
 """
 
-import base64
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -20,12 +19,13 @@ from daemon.runner.discovery import Discovery
 from daemon.runner.drivers.driver import Session
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
+from daemon.runner.layout import lay_out
 from daemon.runner.lifecycle import Departure, Why, departure, hook, order_of_killing
 from daemon.runner.report import Report
 from daemon.runner.scripts import End, run_script
 from daemon.runner.task import TaskRunner
 from daemon.runner.usage import of_allocation
-from storage.errors import Invalid, Refused
+from storage.errors import Refused
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskPhase, TaskState
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup
@@ -34,6 +34,8 @@ from storage.records.service import CheckResult
 from storage.records.task import Hook, Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage
+
+_TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until nobody is led to its services
 
 _log = logging.getLogger("steward.runner")
 
@@ -63,11 +65,11 @@ class AllocRunner:
         self._is_timed = False
         self.is_purged = False
         self.ended = trio.Event()
-        self._report = Report(host.reports, allocation, lambda: self._discovery.registrations())
+        self._report = Report(host.reports, allocation, lambda: self._discovery.offers())
         self._discovery = Discovery(
             host,
             lambda: self._instance,
-            self._report.states,
+            self._report,
             self._stop_wanted.is_set,
             self._changes,
             self._restart_unhealthy,
@@ -212,7 +214,7 @@ class AllocRunner:
                 self._report.event(task.name, events.received(self._now()))
         await self._wait_for_predecessors()
         inherited = taskdir.exists(self._host.directory(self.id))
-        self._prepare(tasks)
+        self._prepare()
         self._tasks = {task.name: self._runner(task) for task in tasks}
         for name, text in self._discovery.faults():
             self._report.event(name, events.hook_failed(self._now(), text))
@@ -280,6 +282,9 @@ class AllocRunner:
         if not self._has_begun():  # then there is nothing to clean up
             await self.abort()
             return
+        if self._discovery.exists:
+            with trio.move_on_after(_TAKEN_OFF_WITHIN):  # a full disk keeps no task alive
+                await self._report.stored()
         allocation, group = self._instance.allocation, self._instance.group
         if group.shutdown_delay and not allocation.desired.transition.no_shutdown_delay:
             with trio.move_on_after(group.shutdown_delay / SECOND):
@@ -334,7 +339,7 @@ class AllocRunner:
 
     def _watch_services(self) -> None:
         """Watch the services from the first time that there is one."""
-        if self._nursery is not None and self._discovery.offers and not self._is_offering:
+        if self._nursery is not None and self._discovery.exists and not self._is_offering:
             self._is_offering = True
             self._nursery.start_soon(self._discovery.run)
 
@@ -396,33 +401,13 @@ class AllocRunner:
 
     # ---- directory ------------------------------------------------------------------------------
 
-    def _prepare(self, tasks: list[Task]) -> None:
+    def _prepare(self) -> None:
         """Make the directories before any task runs that could interfere."""
         if self._stop_wanted.is_set():
             return
-        directory = self._host.directory(self.id)
-        try:
-            taskdir.make_shared(directory)
-        except OSError as error:
-            for task in tasks:
-                self._trouble(task, f"failed to build the allocation's directory: {error}")
-            return
-        for task in tasks:
-            try:
-                taskdir.make_task(directory, task.name)
-                self._write_payload(directory, task)
-            except (OSError, Invalid) as error:
-                self._trouble(task, f"failed to build task directory: {error}")
-
-    def _write_payload(self, directory: str, task: Task) -> None:
-        payload = self._instance.job.payload
-        if payload and task.dispatch_payload is not None and task.dispatch_payload.file:
-            content = base64.b64decode(payload)
-            taskdir.write_payload(directory, task.name, task.dispatch_payload.file, content)
-
-    def _trouble(self, task: Task, reason: str) -> None:
-        past = self._pasts.get(task.name, Past())
-        self._pasts[task.name] = msgspec.structs.replace(past, trouble=reason)
+        for name, trouble in lay_out(self._host.directory(self.id), self._instance).items():
+            past = self._pasts.get(name, Past())
+            self._pasts[name] = msgspec.structs.replace(past, trouble=trouble)
 
     async def _give_up(self, reason: str) -> None:
         """End everything and report a failure: the runner itself has failed."""

@@ -59,6 +59,14 @@ class Checks:
             return None
         return self._since
 
+    def ready(self, probes: Iterable[Probe]) -> bool | None:
+        """Tell whether all of these pass; None: no one fails, but not all have been asked."""
+        found = [self._found.get(probe.id) for probe in probes]
+        statuses = {one.status if one else CheckStatus.PENDING for one in found}
+        if CheckStatus.FAILURE in statuses:
+            return False
+        return None if CheckStatus.PENDING in statuses else True
+
     def follow(self, probes: Iterable[Probe], nursery: trio.Nursery) -> None:
         """Make exactly these checks from now on."""
         wanted = {probe.id: probe for probe in probes}

@@ -9,10 +9,10 @@ from daemon.runner.checks import Checks, Restart, Run
 from daemon.runner.env import resolve, task_environment
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
-from daemon.runner.report import States
+from daemon.runner.report import Report
 from daemon.runner.services import Active, Place, active, faults, probes
 from daemon.runner.taskdir import directories
-from storage.records.service import CheckResult, Registration
+from storage.records.service import CheckResult, Offer
 from storage.records.task import Task
 
 
@@ -23,16 +23,16 @@ class Discovery:
         self,
         host: Host,
         instance: Callable[[], Instance],
-        states: States,
+        report: Report,
         is_ending: Callable[[], bool],
         changes: Changes,
         restart: Restart,
         run: Run,
     ) -> None:
-        self._host, self._instance, self._states = host, instance, states
+        self._host, self._instance, self._report = host, instance, report
         self._is_ending, self._changes = is_ending, changes
         allocation = instance().allocation
-        self._checks = Checks(allocation.name, host.clock.now, changes.announce, restart, run)
+        self._checks = Checks(allocation.name, host.clock.now, self._changed, restart, run)
 
     @property
     def results(self) -> list[CheckResult]:
@@ -43,24 +43,32 @@ class Discovery:
         """Return since when all checks that count pass; None while one does not."""
         return self._checks.healthy_since(probes(self._place(), self._active()))
 
-    def registrations(self) -> list[Registration]:
-        """Return what is registered at the moment."""
-        return [one.registration for one in self._active()]
+    def offers(self) -> list[Offer]:
+        """Return what is registered at the moment, and what of that is ready."""
+        place = self._place()
+        return [
+            Offer(one.registration, self._checks.ready(probes(place, [one])))
+            for one in self._active()
+        ]
+
+    def _changed(self) -> None:
+        self._changes.announce()
+        self._report.publish_services()
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Yield the tasks whose services cannot be registered, and why."""
         return faults(self._place())
 
     @property
-    def offers(self) -> bool:
+    def exists(self) -> bool:
         """Tell whether there is any service."""
         instance = self._instance()
         return bool(instance.group.services) or any(task.services for task in instance.tasks)
 
     def _active(self) -> Iterator[Active]:
-        if not self.offers or self._is_ending() or not self._states:
+        if not self.exists or self._is_ending() or not self._report.states:
             return iter(())
-        return active(self._place(), self._states)
+        return active(self._place(), self._report.states)
 
     def _place(self) -> Place:
         instance, values = self._instance(), self._host.values

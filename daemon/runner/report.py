@@ -27,7 +27,7 @@ from storage.records.allocation import (
     TaskState,
 )
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
-from storage.records.service import Registration
+from storage.records.service import Offer
 from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
@@ -53,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     deployment_id: str  # for which the health was found
     healthy: bool | None
     healthy_at: int
-    services: list[Registration] | None  # that are registered now; None: as before
+    services: list[Offer] | None  # that are registered now; None: as before
     evaluation_id: str  # for the evaluation that a failure makes
     now: int
 
@@ -68,12 +68,12 @@ class Report:
         self,
         reports: "Reports",
         allocation: Allocation,
-        services: Callable[[], list[Registration]] = list,
+        services: Callable[[], list[Offer]] = list,
     ) -> None:
         """`services` tells what is registered at the moment."""
         self._reports = reports
-        self._services: Callable[[], list[Registration]] = services
-        self._registered: list[Registration] | None = None  # as the store knows it
+        self._services: Callable[[], list[Offer]] = services
+        self._registered: list[Offer] | None = None  # as the store knows it
         self.alloc_id = allocation.id
         self.states = dict(allocation.client.task_states or {})
         self._deployment_id = ""
@@ -107,6 +107,11 @@ class Report:
         if self._stored is None:
             self._stored = trio.Event()
         self._reports.add(self)
+
+    def publish_services(self) -> None:
+        """Bring what is registered to the store, if that is not what it knows."""
+        if self._services() != self._registered:
+            self.publish()
 
     async def stored(self) -> None:
         """Return when everything that was published is stored."""

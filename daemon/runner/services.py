@@ -6,7 +6,7 @@ who looks services up stops to come before the task goes (golden: services).
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -151,7 +151,7 @@ def _ports(allocation: Allocation, task: str) -> Iterator[AllocatedPort]:
             yield AllocatedPort(label=port.label, value=port.value, to=port.to, host_ip=network.ip)
 
 
-def probes(place: Place, found: Iterator[Active]) -> Iterator[Probe]:
+def probes(place: Place, found: Iterable[Active]) -> Iterator[Probe]:
     """Yield the checks of services that are registered."""
     for one in found:
         for check in one.service.checks or ():

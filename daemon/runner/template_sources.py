@@ -123,7 +123,7 @@ class Sources:
         if namespace != self._namespace:
             raise Refused(f'this task may not look up services in "{namespace}"')
         tag, _, plain = name.rpartition(".")
-        found = self._ground.store.read(lambda db: services.named(db, namespace, plain))
+        found = self._ground.store.read(lambda db: services.ready(db, namespace, plain))
         return [_instance(one) for one in found if not tag or tag in one.tags]
 
     # ---- files ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 from storage.queries import events
 from storage.readers import Snapshot
 from storage.records.codec import encode
-from storage.records.service import Registration
+from storage.records.service import Offer, Registration
 from storage.writer import Transaction
 
 _COLUMNS = """
@@ -19,18 +19,20 @@ _COLUMNS = """
 _OF_ALLOCATION = f"{_COLUMNS} WHERE allocation_id = :allocation_id ORDER BY id"
 _OF_JOB = f"{_COLUMNS} WHERE namespace = :namespace AND job_id = :job_id ORDER BY id"
 _NAMED = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name ORDER BY id"
+_READY = f"{_COLUMNS} WHERE namespace = :namespace AND name = :name AND ready = 1 ORDER BY id"
 _ALL = f"{_COLUMNS} INDEXED BY services_by_name ORDER BY namespace, name, id"
 _IN_NAMESPACE = f"{_COLUMNS} WHERE namespace = :namespace ORDER BY name, id"
 _FIND = f"{_COLUMNS} WHERE id = :id"
 _PUT = """
     INSERT INTO services (id, name, namespace, node_id, datacenter, job_id, allocation_id, tags,
-                          address, port, create_index, modify_index)
+                          address, port, create_index, modify_index, ready)
     VALUES (:id, :name, :namespace, :node_id, :datacenter, :job_id, :allocation_id, :tags,
-            :address, :port, :create_index, :index)
+            :address, :port, :create_index, :index, 0)
     ON CONFLICT (id) DO UPDATE
        SET tags = excluded.tags, address = excluded.address, port = excluded.port,
            modify_index = excluded.modify_index
 """
+_SET_READY = "UPDATE services SET ready = :ready WHERE id = :id AND ready <> :ready"
 _REMOVE = "DELETE FROM services WHERE id = :id"
 
 
@@ -59,6 +61,11 @@ def named(db: Snapshot, namespace: str, name: str) -> list[Registration]:
     return [_from(row) for row in db.all(_NAMED, {"namespace": namespace, "name": name})]
 
 
+def ready(db: Snapshot, namespace: str, name: str) -> list[Registration]:
+    """Return the instances of a service whose checks pass."""
+    return [_from(row) for row in db.all(_READY, {"namespace": namespace, "name": name})]
+
+
 def every(db: Snapshot, namespace: str) -> list[Registration]:
     """Return all registrations of a namespace, or with `*` of all, by namespace and name."""
     if namespace == "*":
@@ -72,10 +79,14 @@ def find(db: Snapshot, registration_id: str) -> Registration | None:
     return _from(row) if row else None
 
 
-def sync(tx: Transaction, allocation_id: str, wanted: Iterable[Registration]) -> None:
-    """Let an allocation have registered exactly what is wanted."""
+def sync(tx: Transaction, allocation_id: str, wanted: Iterable[Offer]) -> None:
+    """Let an allocation have registered exactly what is wanted.
+
+    What has just been registered is not ready until somebody knows that it is.
+    """
     before = {one.id: one for one in of_allocation(tx, allocation_id)}
-    for one in wanted:
+    for offer in wanted:
+        one = offer.registration
         known = before.pop(one.id, None)
         if known is None or (known.tags, known.address, known.port) != (
             one.tags,
@@ -88,6 +99,8 @@ def sync(tx: Transaction, allocation_id: str, wanted: Iterable[Registration]) ->
                     one, create_index=known.create_index if known else tx.index
                 ),
             )
+        if offer.ready is not None and tx.execute(_SET_READY, {"id": one.id, "ready": offer.ready}):
+            _touch(tx, one)
     for gone in before.values():
         remove(tx, gone)
 
@@ -120,11 +133,7 @@ def remove(tx: Transaction, one: Registration) -> None:
 
 
 def _changed(tx: Transaction, one: Registration, kind: str) -> None:
-    tx.touch(
-        "services",
-        job_topic(one.namespace, one.job_id),
-        name_topic(one.namespace, one.service_name),
-    )
+    _touch(tx, one)
     events.add(
         tx,
         "Service",
@@ -133,6 +142,14 @@ def _changed(tx: Transaction, one: Registration, kind: str) -> None:
         key=one.id,
         filter_keys=(one.job_id, one.service_name),
         payload=f'{{"Service":{encode(one).decode()}}}',
+    )
+
+
+def _touch(tx: Transaction, one: Registration) -> None:
+    tx.touch(
+        "services",
+        job_topic(one.namespace, one.job_id),
+        name_topic(one.namespace, one.service_name),
     )
 
 

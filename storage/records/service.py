@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+import msgspec
+
 from storage.records.base import Record
 
 
@@ -20,6 +22,13 @@ class Registration(Record, frozen=True, kw_only=True):
     port: int
     create_index: int = 0
     modify_index: int = 0
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A registration, and whether its checks pass; None: they have not found out yet."""
+
+    registration: Registration
+    ready: bool | None
 
 
 class ServiceLine(Record, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -27,7 +28,8 @@ from storage.records.evaluation import PlacementMetric
 from storage.records.group import Update
 from storage.records.service import CheckStatus, Registration
 from storage.records.task import Check, CheckRestart, Service
-from tests.parts.runner.world import World, batch, script, service, state_of
+from storage.store import Store
+from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
 
 LINGER = "exec sleep 600"
 
@@ -122,6 +124,17 @@ async def test_a_service_is_taken_off_before_its_shutdown_delay(world: World) ->
     assert world.find(alloc_id).client_status == "running"
 
 
+async def test_nobody_is_led_to_a_task_that_is_asked_to_end(world: World, pipe: Pipe) -> None:
+    trap = f"trap 'echo asked > {pipe.path}; exit' INT; echo up > {pipe.path}; sleep 600 & wait"
+    job = service(script(trap, kill_timeout=600 * SECOND), services=[native()])
+    alloc_id = await world.place(job, placement=holding(http=20100))
+    await until_registered(world, {"web"})
+    assert await pipe.line() == "up"
+    await world.stop(alloc_id)
+    assert await pipe.line() == "asked"
+    assert registered(world, alloc_id) == []
+
+
 async def test_a_tasks_service_lasts_as_long_as_the_task(world: World) -> None:
     short = script("while ! test -e $NOMAD_ALLOC_DIR/data/go; do sleep 0.01; done", "short")
     short = msgspec.structs.replace(short, services=[native("short", "")])
@@ -202,7 +215,7 @@ async def test_a_port_tells_by_being_open() -> None:
 
 def checked(port_label: str = "http", **fields: Any) -> Service:
     given = {"name": "alive", "type": "http", "path": "/", "interval": SECOND // 50, **fields}
-    check = Check(timeout=SECOND // 10, **given)
+    check = Check(**{"timeout": SECOND // 10, **given})
     return native(port=port_label, checks=[check])
 
 
@@ -225,6 +238,49 @@ async def test_what_a_check_finds_is_shown(world: World) -> None:
         answers[0] = page(200)
         found = await until_checked(world, alloc_id, CheckStatus.SUCCESS)
         assert found.output == "nomad: http ok"
+
+
+async def until_ready(world: World, *alloc_ids: str) -> None:
+    """Return when these allocations offer the service to templates, and no others."""
+    while True:
+        with world.store.watch("service/default/web") as watch:
+            found = world.store.read(lambda db: services.ready(db, "default", "web"))
+            if {one.alloc_id for one in found} == set(alloc_ids):
+                return
+            await watch.wait()
+
+
+async def test_an_instance_is_ready_while_its_checks_pass(world: World) -> None:
+    answers = [page(503)]
+    async with server(lambda: answers[0]) as port:
+        job = service(script(LINGER), services=[checked()])
+        alloc_id = await world.place(job, placement=holding(http=port))
+        await until_checked(world, alloc_id, CheckStatus.FAILURE)
+        await until_registered(world, {"web"})
+        await until_ready(world)
+        answers[0] = page(200)
+        await until_ready(world, alloc_id)
+        answers[0] = page(503)
+        await until_ready(world)
+
+
+async def test_what_was_ready_is_so_until_the_next_daemon_knows_better(
+    store: Store, data_dir: Path
+) -> None:
+    answers: list[bytes | None] = [page(200)]
+    async with server(lambda: answers[0]) as port:
+        job = service(script(LINGER), services=[checked(timeout=600 * SECOND)])
+        async with open_world(store, data_dir) as world:
+            alloc_id = await world.place(job, placement=holding(http=port))
+            await until_ready(world, alloc_id)
+        answers[0] = None
+        async with open_world(store, data_dir) as world:
+            await until_checked(world, alloc_id, CheckStatus.PENDING)
+            world.runner.signal(alloc_id, "main", "SIGCONT")  # so that something is reported
+            await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
+            await until_ready(world, alloc_id)
+            await world.stop(alloc_id)
+            await world.until_done(alloc_id)
 
 
 async def test_an_endpoint_that_hangs_fails_its_check(world: World) -> None:
