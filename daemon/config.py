@@ -105,6 +105,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gc_max_allocs: Natural = 1000
     gc_disk_usage_threshold: Percent = 90
     gc_inode_usage_threshold: Percent = 90
+    log_retention_days: Natural = 30
+    log_retention_mb: Natural = 1000
     snapshot_hours: Natural = 0
     snapshot_keep: Positive = 7
     snapshot_dir: Path = Path()
@@ -139,6 +141,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def alloc_dir(self) -> Path:
         """Return the directory that holds a directory for each allocation."""
         return self.data_dir / "alloc"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Return the directory of logs whose allocation has none any more."""
+        return self.data_dir / "logs"
 
     @property
     def issuer(self) -> str:

@@ -69,6 +69,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.evals.nodes",
         "daemon.evals.steering",
         "daemon.runner.files",
+        "daemon.runner.kept_logs",
         "daemon.runner.logs",
         "daemon.runner.inside",
     ),

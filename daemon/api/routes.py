@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         evaluations,
         events,
         files,
+        job_logs,
         keyring,
         logs,
         metrics,
@@ -82,6 +83,7 @@ else:  # each is imported when it is first asked for something
     evaluations = LateModule("daemon.api.cluster.evaluations")
     events = LateModule("daemon.api.cluster.events")
     files = LateModule("daemon.api.cluster.files")
+    job_logs = LateModule("daemon.api.cluster.job_logs")
     keyring = LateModule("daemon.api.cluster.keyring")
     logs = LateModule("daemon.api.cluster.logs")
     metrics = LateModule("daemon.api.cluster.metrics")
@@ -121,6 +123,7 @@ TAG = on_namespace("submit-job", "tag-job-version")
 STEER = on_object("submit-job")
 LIFECYCLE = on_object("alloc-lifecycle")
 LOGS = on_object("read-logs", "read-fs")
+LOGS_HERE = on_namespace("read-logs", "read-fs")
 FILES = on_object("read-fs")
 # Inside a task that is not isolated from its node, the handlers ask for `alloc-node-exec`, too.
 EXECUTE = on_object("alloc-exec")
@@ -187,6 +190,7 @@ ROUTES: tuple[Route, ...] = (
         any_method=True,
     ),
     Read("/v1/job/{job_id}/explain", progress.explain, READ),
+    Stream("/v1/job/{job_id}/logs", job_logs.show, LOGS_HERE),
     Read(
         "/v1/job/{job_id}/allocations",
         progress.job_allocations,

@@ -4,7 +4,7 @@ What is wrong with a request is told in the close frame; which code it gets foll
 the error (golden: alloc-exec, actions).
 """
 
-from daemon.api.cluster.logs import find_group
+from daemon.api.cluster.find import find_group
 from daemon.web.parameters import BadParameter, Query
 from daemon.web.request import Request
 from daemon.web.socket import Socket

@@ -61,7 +61,15 @@ def logs(
     of_job: bool,
     named_task: str | None,
 ) -> None:
-    """Print what TASK of ALLOCATION prints; with one task its name may be left out."""
+    """Print what TASK of ALLOCATION prints; with one task its name may be left out.
+
+    In the place of an allocation may stand a job: then this prints what all of its allocations print.
+    """
+    if not of_job and not resolve.may_be_identifier(alloc_id):
+        if tail or lines is not None:
+            raise Invalid("-tail and -n are for one allocation: for a job use -c BYTES")
+        _merged(client, alloc_id, follow=follow, kind=kind, size=size, task=named_task or task)
+        return
     if of_job:
         alloc_id = newest(client, alloc_id)
     allocation = resolve.allocation(client, alloc_id)
@@ -72,6 +80,57 @@ def logs(
         for piece in _pieces(client, log, follow=follow, tail=tail, lines=lines, size=size):
             out.write(piece)
             out.flush()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+
+
+@click.command("logs")
+@click.argument("job_id", metavar="JOB")
+@click.option("-f", "follow", is_flag=True, help="Go on as long as the job has allocations.")
+@click.option("--stderr", "kind", flag_value="stderr", help="Show standard error only.")
+@click.option("--stdout", "kind", flag_value="stdout", help="Show standard output only.")
+@click.option("-c", "size", type=click.IntRange(min=0), help="Bytes at the end of each log.")
+@click.option("--task", metavar="TASK", help="One task only.")
+@click.option("--contains", default="", metavar="TEXT", help="Lines with TEXT only.")
+@shown
+@connected
+def job_logs(
+    client: Client,
+    screen: Screen,
+    job_id: str,
+    *,
+    follow: bool,
+    kind: str | None,
+    size: int | None,
+    task: str | None,
+    contains: str,
+) -> None:
+    """Print what all allocations of JOB print, each line behind its allocation and task."""
+    _merged(client, job_id, follow=follow, kind=kind, size=size, task=task, contains=contains)
+
+
+def _merged(
+    client: Client,
+    job_id: str,
+    *,
+    follow: bool,
+    kind: str | None,
+    size: int | None,
+    task: str | None,
+    contains: str = "",
+) -> None:
+    line = resolve.job(client, job_id)
+    query: dict[str, Value] = {"task": task or "", "type": kind or "", "contains": contains}
+    if size is not None:
+        query |= {"origin": "end", "offset": size}
+    path = f"/v1/job/{segment(line.id)}/logs"
+    out = sys.stdout.buffer
+    try:
+        with client.stream(path, namespace=line.namespace, follow=follow, **query) as pieces:
+            for piece in pieces:
+                out.write(piece)
+                out.flush()
     except KeyboardInterrupt:
         if not follow:
             raise

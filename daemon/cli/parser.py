@@ -47,6 +47,7 @@ _JOB: Tree = {
     "history": "daemon.cli.history:history",
     "init": "daemon.cli.write:init",
     "inspect": "daemon.cli.history:inspect",
+    "logs": "daemon.cli.logs:job_logs",
     "periodic": ("Launch children of periodic jobs, and look at their slots.", _PERIODIC),
     "plan": "daemon.cli.plan:plan",
     "promote": "daemon.cli.deployment:promote_job",

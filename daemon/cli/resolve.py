@@ -94,16 +94,23 @@ def node(client: Client, given: str) -> Node:
     return client.fetch(f"/v1/node/{segment(node_id(client, given))}", Node)
 
 
+def may_be_identifier(prefix: str) -> bool:
+    """Tell whether an identifier can begin like this."""
+    try:
+        int(prefix.replace("-", "") or "0", 16)
+    except ValueError:
+        return False
+    return True
+
+
 def _even(prefix: str) -> str:
     """Return as much of a prefix as the daemon accepts: an even number of hexadecimal digits."""
     digits = prefix.replace("-", "")
-    try:
-        int(digits or "0", 16)
-    except ValueError:
+    if not may_be_identifier(prefix):
         raise Invalid(
             f"{prefix!r} does not begin an identifier: those have digits and the letters a to f; "
             'for the allocations of a job use -job or "steward job status"'
-        ) from None
+        )
     return prefix[:-1] if len(digits) % 2 else prefix
 
 

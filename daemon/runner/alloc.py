@@ -405,7 +405,7 @@ class AllocRunner:
         """Make the directories before any task runs that could interfere."""
         if self._stop_wanted.is_set():
             return
-        for name, trouble in lay_out(self._host.directory(self.id), self._instance).items():
+        for name, trouble in lay_out(self._host, self._instance).items():
             past = self._pasts.get(name, Past())
             self._pasts[name] = msgspec.structs.replace(past, trouble=trouble)
 

@@ -89,6 +89,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The place. `values` are what `${…}` may name of the node, `environment` what tasks inherit."""
 
     alloc_dir: Path
+    logs_dir: Path  # of allocations whose directory is gone
     store: Store
     variables: Variables  # that tasks may read
     credentials: Credentials  # of the secrets side

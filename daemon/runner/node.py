@@ -5,6 +5,7 @@ are new are started, those that run are told of changes, those that are purged a
 directories removed. What an earlier daemon started is found again and goes on undisturbed.
 """
 
+import logging
 import os
 import random
 import sys
@@ -18,7 +19,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.parts import Line
-from daemon.runner import events, taskdir
+from daemon.runner import events, kept_logs, taskdir
 from daemon.runner.alloc import AllocRunner
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.driver import Driver
@@ -38,7 +39,7 @@ from daemon.runner.machine import (
     register,
 )
 from daemon.runner.report import Reports
-from daemon.runner.room import keep_room
+from daemon.runner.room import keep_logs, keep_room
 from daemon.runner.rotation import Sweeper
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from storage.errors import NotFound, Refused
@@ -51,6 +52,8 @@ from storage.records.service import CheckResult
 from storage.records.task import Task
 from storage.records.usage import AllocationUsage, MachineUsage
 from storage.store import Store
+
+_log = logging.getLogger("steward.runner")
 
 _MOST_SESSIONS = 1024  # each needs a process and up to six descriptors
 _REMEMBERED = 200  # events of a task that say how often it was restarted lately
@@ -341,8 +344,16 @@ class Runner:
             await driver.destroy(alloc_id, self._host.directory(alloc_id))
 
     async def remove_directory(self, alloc_id: str) -> None:
-        """Remove the directory of an allocation that has ended."""
-        await trio.to_thread.run_sync(taskdir.remove, self._host.directory(alloc_id))
+        """Remove the directory of an allocation that has ended; its logs are put aside."""
+        await trio.to_thread.run_sync(self._remove_directory, alloc_id)
+
+    def _remove_directory(self, alloc_id: str) -> None:
+        root = self._host.directory(alloc_id)
+        try:
+            kept_logs.keep(root, self._host.logs_dir / alloc_id)
+        except OSError as error:
+            _log.warning("the logs of allocation %s cannot be kept: %s", alloc_id, error)
+        taskdir.remove(root)
 
 
 def _is_to_run(wanted: _Wanted) -> bool:
@@ -384,6 +395,7 @@ async def open_runner(
     reports = Reports(store, clock, ids)
     host = Host(
         alloc_dir=config.alloc_dir,
+        logs_dir=config.logs_dir,
         store=store,
         variables=variables,
         credentials=credentials,
@@ -413,6 +425,7 @@ async def open_runner(
             nursery.start_soon(
                 keep_room, config, runner.ended, runner.owners, runner.remove_directory
             )
+            nursery.start_soon(keep_logs, config, clock)
             try:
                 yield runner
             finally:

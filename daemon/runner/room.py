@@ -15,7 +15,12 @@ from pathlib import Path
 import msgspec
 import trio
 
+from daemon.clock import Clock
 from daemon.config import Config
+from daemon.runner import kept_logs
+from storage.records.base import SECOND
+
+_LOGS_LOOKED_AT = 600  # every so many seconds: there may be many
 
 _log = logging.getLogger("steward.runner")
 Key = tuple[str, str]  # namespace and id of a job
@@ -138,6 +143,20 @@ async def keep_room(
 
 async def _size(config: Config, alloc_id: str) -> int:
     return await trio.to_thread.run_sync(size, config.alloc_dir / alloc_id)
+
+
+async def keep_logs(config: Config, clock: Clock) -> None:
+    """Remove logs whose time is over, or that take too much, again and again, until cancelled."""
+    while True:
+        look = partial(
+            kept_logs.sweep,
+            config.logs_dir,
+            days=config.log_retention_days,
+            megabytes=config.log_retention_mb,
+            now=clock.now() / SECOND,
+        )
+        await trio.to_thread.run_sync(look)
+        await trio.sleep(_LOGS_LOOKED_AT)
 
 
 async def make_room(

@@ -18,7 +18,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from daemon.runner.beneath import Escapes, inner
+from daemon.runner.beneath import Escapes, inner, open_beneath, write_beneath
 from daemon.runner.env import Directories
 from storage.errors import Invalid
 
@@ -28,6 +28,8 @@ PRIVATE = "private"
 CLAIM = ".claim."
 _FETCHED = ".fetched."
 MOVED = ".logs"
+_GONE = ".removed"  # behind the name of a directory that is being removed
+_HANDED_ON = ("/data", "/local")  # what a group that keeps its disk finds again
 _OPEN = 0o777
 _STICKY = 0o1777
 _ABOVE = 0o711
@@ -85,23 +87,43 @@ def exists(root: str) -> bool:
     return os.path.isdir(root)
 
 
-def make_shared(root: str) -> None:
-    """Make the directory of an allocation, and what its tasks share. Raises `OSError`."""
+def make_shared(root: str, previous: str = "") -> None:
+    """Make the directory of an allocation, and what its tasks share. Raises `OSError`.
+
+    `previous` is the directory of the one in whose place it comes, if its data is to be kept.
+    """
     try:
         _make(root, _ABOVE)
     except FileNotFoundError:  # somebody has removed the directory of all allocations
         make_root(Path(root).parent)
         _make(root, _ABOVE)
     for name, mode in _SHARED_TREE:
-        _make(f"{root}/{SHARED}{name}", mode)
+        _make_or_take(root, f"{SHARED}{name}", mode, previous)
 
 
-def make_task(root: str, task: str) -> None:
-    """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`."""
+def make_task(root: str, task: str, previous: str = "") -> None:
+    """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`.
+
+    `previous` is as above.
+    """
     if task in {"", SHARED} or task.startswith(".") or "/" in task or "\0" in task:
         raise Invalid(f"task name {task!r} cannot be the name of a directory")
     for name, mode in _TASK_TREE:
-        _make(f"{root}/{task}{name}", mode)
+        _make_or_take(root, f"{task}{name}", mode, previous)
+
+
+def _make_or_take(root: str, path: str, mode: int, previous: str) -> None:
+    """Make a directory, or move it here from the previous allocation, which has ended.
+
+    Each goes at once and only to where none is yet, so that the next daemon goes on where this
+    one was killed. What a task has put in the place of such a directory stays where it is.
+    """
+    target, source = f"{root}/{path}", f"{previous}/{path}"
+    if previous and path.endswith(_HANDED_ON) and not os.path.lexists(target):
+        with suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(source).st_mode):
+                os.rename(source, target)
+    _make(target, mode)
 
 
 def _make(path: str, mode: int) -> None:
@@ -116,24 +138,28 @@ def _make(path: str, mode: int) -> None:
 def write_payload(root: str, task: str, file: str, payload: bytes) -> None:
     """Write a dispatch's payload into the task's local directory, unless it is there.
 
-    Raises `Invalid` when the name leads out of it, or `OSError`.
+    No link is followed out of it, whatever the allocation before has left in there. Raises
+    `Invalid` when the name leads out of it, or `OSError`.
     """
     local = f"{root}/{task}/local"
-    path = os.path.normpath(f"{local}/{file}")
-    if not path.startswith(f"{local}/"):
-        raise Invalid(f"payload file {file!r} is outside of the task's local directory")
-    if os.path.lexists(path):
-        return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    unfinished = f"{path}.unfinished"
-    with open(unfinished, "wb") as target:
-        target.write(payload)
-    os.chmod(unfinished, 0o644)
-    os.rename(unfinished, path)
+    try:
+        with suppress(FileNotFoundError):
+            os.close(open_beneath(local, file, os.O_PATH | os.O_NOFOLLOW))
+            return
+        write_beneath(local, file, payload, mode=0o644)
+    except Escapes:
+        raise Invalid(f"payload file {file!r} is outside of the task's local directory") from None
 
 
 def remove(root: str) -> None:
-    """Remove the directory of an allocation, also where a task has locked its owner out."""
+    """Remove the directory of an allocation, also where a task has locked its owner out.
+
+    It goes under another name first: nobody finds a half of it.
+    """
+    if not root.endswith(_GONE):
+        with suppress(OSError):  # it is not there, or another such is
+            os.rename(root, f"{root}{_GONE}")
+            root = f"{root}{_GONE}"
     shutil.rmtree(root, ignore_errors=True)
     if not os.path.lexists(root):
         return

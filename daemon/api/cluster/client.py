@@ -1,6 +1,6 @@
 """What can be asked of the machine about an allocation that it runs, and done to it."""
 
-from daemon.api.cluster.logs import find_group
+from daemon.api.cluster.find import find_group
 from daemon.web.reply import Reply, text
 from daemon.web.request import Request
 from storage.errors import Refused

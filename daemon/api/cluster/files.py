@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import trio
 
-from daemon.api.cluster.logs import NO_ALLOCATION, Frame, find_group, flag, number, origin
+from daemon.api.cluster.log_sources import find_source
+from daemon.api.cluster.logs import NO_ALLOCATION, Frame, flag, number, origin
 from daemon.runner.files import Files, Info, mode_text
-from daemon.runner.logs import TaskLog
 from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply, text
 from daemon.web.request import Request
@@ -50,15 +50,13 @@ def _files(request: Request) -> Files:
     alloc_id = request["alloc_id"]
     if not alloc_id:
         raise Malformed(NO_ALLOCATION)
-    allocation, group = request.parts.store.read(lambda db: find_group(db, alloc_id))
-    request.require(allocation.namespace)
-    directory = str(request.parts.config.alloc_dir / allocation.id)
+    source = find_source(request, alloc_id)
     logs = {
-        f"{task.name}.{kind}": TaskLog(directory, task.name, kind, task.log_config)
-        for task in (group.tasks if group else None) or ()
+        f"{task}.{kind}": source.log(task, kind)
+        for task in source.tasks
         for kind in ("stdout", "stderr")
     }
-    return Files(directory, logs)
+    return Files(str(source.directory), logs)
 
 
 def _path(request: Request) -> str:

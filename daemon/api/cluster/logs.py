@@ -5,21 +5,16 @@ import re
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 
+from daemon.api.cluster.log_sources import find_source, has_ended
 from daemon.runner.logs import Chunk, TaskLog
 from daemon.web.parameters import BadParameter, Query
 from daemon.web.readers import while_known
 from daemon.web.reply import JSON, Reply
 from daemon.web.request import Request
-from storage.errors import Malformed, NotFound
-from storage.queries import allocations, jobs
-from storage.readers import Snapshot
-from storage.records.allocation import Allocation, TaskPhase
+from storage.errors import Malformed
 from storage.records.base import SparseRecord
 from storage.records.codec import encode
-from storage.records.group import TaskGroup
 from storage.records.numbers import short, whole
-from storage.records.task import Task
-from storage.store import Store
 
 NO_ALLOCATION = "must provide a valid alloc id"
 _INT64 = range(-(2**63), 2**63)
@@ -48,13 +43,13 @@ async def logs(request: Request) -> Reply:
         raise Malformed("must provide log type (stdout/stderr)")
     plain = flag(query, "plain")
     begin, offset = origin(query), number(query, "offset")
-    allocation, task = store.read(lambda db: _find(db, request["alloc_id"], task_name))
-    request.require(allocation.namespace)
-    directory = str(request.parts.config.alloc_dir / allocation.id)
-    log = TaskLog(directory, task.name, kind, task.log_config)
+    source = find_source(request, request["alloc_id"])
+    if task_name not in source.tasks:
+        raise Malformed(f'unknown task name "{task_name}"')
+    log = source.log(task_name, kind)
     position = log.locate(begin, offset)
     chunks = (
-        log.follow(position, lambda: _has_ended(store, allocation.id, task.name))
+        log.follow(position, lambda: has_ended(store, source.alloc_id, task_name))
         if follow
         else _present(log, position)
     )
@@ -94,33 +89,6 @@ def origin(query: Query) -> str:
     if name not in ("start", "end"):
         raise Malformed("origin must be start or end")
     return name
-
-
-def find_group(db: Snapshot, alloc_id: str) -> tuple[Allocation, TaskGroup | None]:
-    """Return an allocation and the group that it is one of. Raises `NotFound`."""
-    allocation = allocations.find(db, alloc_id)
-    if allocation is None:
-        raise NotFound(f'Unknown allocation "{alloc_id}"')
-    key = (allocation.namespace, allocation.job_id, allocation.job_version)
-    job = jobs.version(db, *key)
-    return allocation, job.group(allocation.task_group) if job else None
-
-
-def _find(db: Snapshot, alloc_id: str, task_name: str) -> tuple[Allocation, Task]:
-    allocation, group = find_group(db, alloc_id)
-    task = group.task(task_name) if group else None
-    if task is None:
-        raise Malformed(f'unknown task name "{task_name}"')
-    return allocation, task
-
-
-def _has_ended(store: Store, alloc_id: str, task_name: str) -> bool:
-    """Tell whether a task will print no more."""
-    allocation = store.read(lambda db: allocations.find(db, alloc_id))
-    if allocation is None or allocation.client_terminal:
-        return True
-    state = (allocation.client.task_states or {}).get(task_name)
-    return state is not None and state.state == TaskPhase.DEAD
 
 
 async def _present(log: TaskLog, position: int) -> AsyncGenerator[Chunk, None]:

@@ -101,6 +101,7 @@ async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[St
     nobody: Any = None  # whom tasks without templates and tokens do not ask
     host = Host(
         alloc_dir=directory,
+        logs_dir=directory,
         store=nobody,
         variables=nobody,
         credentials=nobody,

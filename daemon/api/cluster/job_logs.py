@@ -1,0 +1,175 @@
+"""What all allocations of a job print, line by line, each behind the allocation and the task it is of.
+
+The logs of allocations that have ended come first, the oldest first; those that still grow are
+mixed as they grow, and so are those of allocations that begin meanwhile.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Iterator
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.api.cluster.find import find_group
+from daemon.api.cluster.log_sources import has_ended, of_group
+from daemon.api.cluster.logs import flag, number, origin
+from daemon.runner import kept_logs
+from daemon.runner.logs import TaskLog
+from daemon.web.readers import while_known
+from daemon.web.reply import TEXT, Reply
+from daemon.web.request import Request
+from storage.errors import Malformed, NotFound
+from storage.queries import allocations, jobs
+from storage.records.allocation import Allocation
+from storage.records.job import JobStatus
+
+_FIRST_LOOK, _LAST_LOOK = 0.01, 0.25  # seconds between two looks at what is followed
+_LONGEST = 64 * 1024  # bytes of a line that is waited for; a longer one is cut
+_SHOWN = 8  # digits of an allocation
+
+Key = tuple[str, str, str]  # allocation, task, kind
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which lines are wanted: of one task or all, of these kinds, with this text; and from where."""
+
+    task: str
+    kinds: tuple[str, ...]
+    contains: bytes
+    begin: str
+    offset: int
+    follow: bool
+
+
+async def show(request: Request) -> Reply:
+    """Show what the allocations of a job have printed, and go on when `follow` says so."""
+    query = request.query
+    kind = query.text("type")
+    if kind not in ("", "stdout", "stderr"):
+        raise Malformed("must provide log type (stdout/stderr), or none for both")
+    wanted = Wanted(
+        task=query.text("task"),
+        kinds=(kind,) if kind else ("stdout", "stderr"),
+        contains=query.text("contains").encode(),
+        begin=origin(query),
+        offset=number(query, "offset"),
+        follow=flag(query, "follow"),
+    )
+    merged = Merged(request, wanted)
+    if not merged.is_known:
+        raise NotFound("job not found")
+    pieces = merged.pieces()
+    return Reply(
+        stream=while_known(request, pieces) if wanted.follow else pieces, content_type=TEXT
+    )
+
+
+class Merged:
+    """The logs of one job while somebody reads them."""
+
+    def __init__(self, request: Request, wanted: Wanted) -> None:
+        self._store, self._config = request.parts.store, request.parts.config
+        self._job = (request.namespace, request["job_id"])
+        self._wanted = wanted
+        self._open: dict[Key, Tail] = {}
+        self._seen: set[Key] = set()
+        self._index = -1  # of the allocations when they were last looked at
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether there is such a job."""
+        return self._store.read(lambda db: jobs.current(db, *self._job)) is not None
+
+    @property
+    def _may_grow(self) -> bool:
+        job = self._store.read(lambda db: jobs.current(db, *self._job))
+        return bool(self._open) or (job is not None and job.status != JobStatus.DEAD)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the lines."""
+        look = _FIRST_LOOK
+        while True:
+            self._find_more()
+            for key, tail in [*self._open.items()]:
+                over = tail.is_over()  # asked before the last reading, so that nothing is missed
+                for piece in tail.pieces(is_last=over or not self._wanted.follow):
+                    look = _FIRST_LOOK
+                    yield piece
+                await trio.lowlevel.checkpoint()
+                if over:
+                    del self._open[key]
+            if not (self._wanted.follow and self._may_grow):
+                return
+            await trio.sleep(look)
+            look = min(2 * look, _LAST_LOOK)
+
+    def _find_more(self) -> None:
+        """Open the logs of allocations that were not there before."""
+        index = self._store.read(lambda db: allocations.highest_index(db, *self._job))
+        if index == self._index:
+            return
+        self._index = index
+        found = self._store.read(lambda db: allocations.of_job(db, *self._job))
+        for allocation in sorted(found, key=lambda one: one.create_index):
+            for key, log in self._logs(allocation):
+                if key not in self._seen:
+                    self._seen.add(key)
+                    self._open[key] = self._tail(key, log)
+
+    def _logs(self, allocation: Allocation) -> Iterator[tuple[Key, TaskLog]]:
+        alloc_id, config = allocation.id, self._config
+        _, group = self._store.read(partial(find_group, alloc_id=alloc_id))
+        directory = kept_logs.directory_of(config.alloc_dir, config.logs_dir, alloc_id)
+        try:
+            source = of_group(allocation, group, directory)
+        except NotFound:  # they are not kept any more
+            return
+        for task in source.tasks:
+            for kind in self._wanted.kinds:
+                if self._wanted.task in ("", task):
+                    yield (alloc_id, task, kind), source.log(task, kind)
+
+    def _tail(self, key: Key, log: TaskLog) -> "Tail":
+        alloc_id, task, _ = key
+        return Tail(
+            label=f"{alloc_id[:_SHOWN]} {task} | ".encode(),
+            log=log,
+            position=log.locate(self._wanted.begin, self._wanted.offset),
+            contains=self._wanted.contains,
+            is_over=lambda: has_ended(self._store, alloc_id, task),
+        )
+
+
+class Tail:
+    """One log as it is read: in whole lines."""
+
+    def __init__(
+        self,
+        *,
+        label: bytes,
+        log: TaskLog,
+        position: int,
+        contains: bytes,
+        is_over: Callable[[], bool],
+    ) -> None:
+        self.is_over = is_over
+        self._label, self._contains = label, contains
+        self._log, self._position = log, position
+        self._rest = b""
+
+    def pieces(self, *, is_last: bool) -> Iterator[bytes]:
+        """Yield the lines that are there; the last one has no end, unless more may come."""
+        while (chunk := self._log.read(self._position)) is not None:
+            self._position = chunk.end
+            *lines, self._rest = (self._rest + chunk.data).split(b"\n")
+            if len(self._rest) > _LONGEST:
+                lines, self._rest = [*lines, self._rest], b""
+            if text := self._shown(lines):
+                yield text
+        if is_last and self._rest:
+            lines, self._rest = [self._rest], b""
+            if text := self._shown(lines):
+                yield text
+
+    def _shown(self, lines: list[bytes]) -> bytes:
+        return b"".join(b"%b%b\n" % (self._label, line) for line in lines if self._contains in line)

@@ -1,0 +1,247 @@
+"""What outlives an allocation: the data of a group that keeps its disk, and the logs."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.runner import kept_logs, taskdir
+from daemon.runner.logs import TaskLog
+from storage.queries import jobs
+from storage.records.allocation import Desired
+from storage.records.group import EphemeralDisk
+from storage.records.job import Job
+from storage.records.task import DispatchPayload, LogConfig
+from tests.parts.runner.world import World, batch, script
+
+STICKY = EphemeralDisk(sticky=True)
+WRITE = (
+    "echo shared > $NOMAD_ALLOC_DIR/data/x; echo own > local/y; echo private > $NOMAD_SECRETS_DIR/z"
+)
+READ = "cat $NOMAD_ALLOC_DIR/data/x local/y $NOMAD_SECRETS_DIR/z"
+
+
+def keeping(text: str, **fields: Any) -> Job:
+    disk = fields.pop("ephemeral_disk", STICKY)
+    job = batch(script(text), **fields)
+    group = job.task_groups[0]  # type: ignore[index]
+    return _replace(job, task_groups=[_replace(group, ephemeral_disk=disk)])
+
+
+def _replace(record: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(record, **fields)
+
+
+def after(alloc_id: str) -> Desired:
+    return Desired(previous_allocation=alloc_id)
+
+
+# ---- data --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("disk", "found"),
+    [
+        (STICKY, "shared\nown\n"),
+        (EphemeralDisk(migrate=True), "shared\nown\n"),
+        (EphemeralDisk(), ""),
+    ],
+)
+async def test_a_group_finds_the_data_of_the_allocation_before(
+    world: World, disk: EphemeralDisk, found: str
+) -> None:
+    text = f"{READ}; {WRITE}"
+    job = keeping(text, ephemeral_disk=disk)
+    first = await world.place(job)
+    await world.until_done(first)
+    second = await world.place(job, desired=after(first))
+    await world.until_done(second)
+    assert world.output(second) == found
+
+
+async def test_the_data_comes_when_the_allocation_before_has_ended(world: World) -> None:
+    job = keeping(
+        "trap 'echo last > local/y; exit' INT; test -e local/y || sleep 600 & wait; cat local/y"
+    )
+    first = await world.place(job)
+    await world.until_status(first, "running")
+    second = await world.place(job, desired=after(first))
+    await world.stop(first)
+    await world.until_done(second)
+    assert world.output(second) == "last\n"
+
+
+async def test_data_is_for_the_same_group_of_the_same_job_only(world: World) -> None:
+    first = await world.place(keeping(WRITE, job_id="one"))
+    await world.until_done(first)
+    second = await world.place(keeping(READ, job_id="other"), desired=after(first))
+    await world.until_done(second)
+    assert world.output(second) == ""
+    assert (world.directory(first) / "main/local/y").read_text() == "own\n"
+
+
+def lay_out(root: Path, previous: Path, *tasks: str) -> None:
+    taskdir.make_shared(str(root), str(previous))
+    for task in tasks:
+        taskdir.make_task(str(root), task, str(previous))
+
+
+@pytest.fixture
+def previous(tmp_path: Path) -> Path:
+    """Return the directory of an allocation that has written something."""
+    root = tmp_path / "previous"
+    lay_out(root, Path(), "main", "side")
+    for place in ("alloc/data", "main/local", "side/local", "main/secrets"):
+        (root / place / "f").write_text(place)
+    return root
+
+
+def test_a_move_that_was_cut_short_is_finished_by_the_next_daemon(
+    previous: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, rename, done = tmp_path / "next", os.rename, list[str]()
+
+    def die_at_the_third(source: str, target: str) -> None:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(target)
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rename", die_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            lay_out(root, previous, "main", "side")
+    lay_out(root, previous, "main", "side")
+    lay_out(root, previous, "main", "side")
+    kept = ("alloc/data", "main/local", "side/local")
+    assert [(root / place / "f").read_text() for place in kept] == [*kept]
+    assert not (root / "main/secrets/f").exists()
+
+
+def test_what_a_task_has_put_in_the_place_of_its_directory_is_not_taken(
+    previous: Path, tmp_path: Path
+) -> None:
+    (previous / "main/local/f").unlink()
+    (previous / "main/local").rmdir()
+    (previous / "main/local").symlink_to("/etc")
+    lay_out(tmp_path / "next", previous, "main")
+    assert not (tmp_path / "next/main/local").is_symlink()
+    assert list((tmp_path / "next/main/local").iterdir()) == []
+
+
+async def test_a_payload_follows_no_link_that_was_kept(world: World, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    text = f"ln -s {outside} local/out"
+    job = keeping(text, payload="bm8=")
+    task = _replace(
+        job.task_groups[0].tasks[0],  # type: ignore[index]
+        dispatch_payload=DispatchPayload(file="in/file"),
+    )
+    first = await world.place(job)
+    await world.until_done(first)
+    group = _replace(
+        job.task_groups[0],
+        tasks=[_replace(task, dispatch_payload=DispatchPayload(file="out/file"))],
+    )  # type: ignore[index]
+    again = _replace(job, id="job", task_groups=[group])
+    second = await place_version(world, again, desired=after(first))
+    await world.until_done(second)
+    assert list(outside.iterdir()) == []
+
+
+async def place_version(world: World, job: Job, **fields: Any) -> str:
+    """Place an allocation of another version of a job."""
+    await world.store.write(lambda tx: jobs.append_version(tx, job))
+    return await world.place(job, **fields)
+
+
+# ---- logs --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def printed(world: World) -> tuple[World, str]:
+    """An allocation that has printed something and ended."""
+    alloc_id = await world.place(batch(script("echo out; echo err >&2")))
+    await world.until_done(alloc_id)
+    while alloc_id not in await world.runner.ended():
+        await trio.lowlevel.checkpoint()
+    return world, alloc_id
+
+
+def read(directory: Path) -> bytes:
+    log = TaskLog(str(directory), "main", "stdout", LogConfig())
+    return b"".join(chunk.data for chunk in log.chunks(0))
+
+
+async def test_logs_outlive_the_directory_of_their_allocation(printed: tuple[World, str]) -> None:
+    world, alloc_id = printed
+    await world.runner.collect(alloc_id)
+    assert not world.directory(alloc_id).exists()
+    found = kept_logs.directory_of(world.config.alloc_dir, world.config.logs_dir, alloc_id)
+    assert read(found) == b"out\n"
+    about = kept_logs.about(found)
+    assert about is not None
+    assert (about.namespace, about.job_id, list(about.tasks)) == ("default", "job", ["main"])
+
+
+async def test_logs_outlive_what_the_store_knows(printed: tuple[World, str]) -> None:
+    world, alloc_id = printed
+    await world.purge(batch(script("")))
+    await world.until_no_directory(alloc_id)
+    assert read(world.config.logs_dir / alloc_id) == b"out\n"
+
+
+async def test_where_nothing_was_printed_nothing_is_kept(world: World) -> None:
+    alloc_id = await world.place(batch(script("exit 0")))
+    await world.until_done(alloc_id)
+    await world.purge(batch(script("")))
+    await world.until_no_directory(alloc_id)
+    assert not world.config.logs_dir.exists()
+
+
+def put_aside(logs: Path, name: str, *, size: int, written: int) -> None:
+    root = logs / name / "alloc/logs"
+    root.mkdir(parents=True)
+    (root / "main.stdout.0").write_bytes(b"x" * size)
+    os.utime(root / "main.stdout.0", (written, written))
+
+
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("days", "megabytes", "left"),
+    [
+        (30, 100, {"old", "middle", "new"}),
+        (2, 100, {"middle", "new"}),
+        (30, 5, {"middle", "new"}),
+        (30, 3, {"new"}),
+        (30, 0, set()),
+        (0, 100, set()),
+    ],
+)
+def test_logs_go_by_age_and_by_size_the_oldest_first(
+    tmp_path: Path, days: int, megabytes: int, left: set[str]
+) -> None:
+    for number, name in enumerate(("old", "middle", "new"), 1):
+        put_aside(tmp_path, name, size=2_000_000, written=number * DAY)
+    kept_logs.sweep(tmp_path, days=days, megabytes=megabytes, now=3.5 * DAY)
+    assert {one.name for one in tmp_path.iterdir()} == left
+
+
+def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> None:
+    kept_logs.sweep(tmp_path / "none", days=1, megabytes=1, now=1.0)
+
+
+def test_logs_that_were_put_aside_in_part_are_put_aside_whole(
+    previous: Path, tmp_path: Path
+) -> None:
+    (previous / "alloc/logs/main.stdout.0").write_text("out\n")
+    (tmp_path / "kept/alloc").mkdir(parents=True)
+    kept_logs.keep(str(previous), tmp_path / "kept")
+    kept_logs.keep(str(previous), tmp_path / "kept")
+    assert read(tmp_path / "kept") == b"out\n"
