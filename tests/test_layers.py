@@ -156,6 +156,7 @@ ONLY_IN = {
     "hypercorn": ("daemon.web",),
     "jinja2": ("daemon.ui",),
     "werkzeug": ("daemon.web",),
+    "h2": ("daemon.runner.grpc",),
     "h11": ("daemon.web", "daemon.runner.http", "daemon.identity.devcloud"),
     "httpx": ("daemon.identity",),
     "http.client": ("daemon.cli.client", "daemon.cli.metadata"),

@@ -136,9 +136,10 @@ class AllocRunner:
             self._nursery.start_soon(task.run)
 
     def _restart_unhealthy(self, name: str, reason: str) -> None:
-        task = self._tasks.get(name)
-        if task is not None and task.is_running and self._nursery is not None:
-            self._nursery.start_soon(task.restart, reason)
+        """Restart a task by its policy; all of the group that run when none is named."""
+        for task in self._tasks.values():
+            if name in ("", task.name) and task.is_running and self._nursery is not None:
+                self._nursery.start_soon(task.restart, reason)
 
     @property
     def checks(self) -> list[CheckResult]:

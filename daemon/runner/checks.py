@@ -25,7 +25,7 @@ _READINESS = "ignore"  # on_update: the check says nothing about the allocation'
 _INITIAL = {"passing": CheckStatus.SUCCESS, "critical": CheckStatus.FAILURE}
 _GRACE = SECOND  # after a start, if a check says no other
 
-Restart = Callable[[str, str], None]  # a task, and why
+Restart = Callable[[str, str], None]  # a task, or all of the group, and why
 Run = Callable[[str, Sequence[str]], Awaitable[End]]  # a task, and a command to run inside
 
 
@@ -114,7 +114,7 @@ class Checks:
 
     def _is_enough(self, probe: Probe, failures: int, began: int) -> bool:
         rule = probe.check.check_restart
-        if rule is None or not rule.limit or not probe.task:
+        if rule is None or not rule.limit:
             return False
         grace = _GRACE if rule.grace is None else rule.grace
         return failures >= rule.limit and self._now() >= began + grace
@@ -149,6 +149,8 @@ async def ask(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
             return await _ask_http(probe)
         case "script":
             return await _ask_script(probe, run)
+        case "grpc":
+            return await _ask_grpc(probe)
     return await _ask_tcp(probe)
 
 
@@ -169,6 +171,25 @@ async def _ask_tcp(probe: Probe) -> tuple[CheckStatus, int, str]:
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
     return CheckStatus.SUCCESS, 0, "nomad: tcp ok"
+
+
+async def _ask_grpc(probe: Probe) -> tuple[CheckStatus, int, str]:
+    from daemon.runner.grpc import SERVING, ask_health  # few checks are of this kind
+
+    check = probe.check
+    try:
+        found = await ask_health(
+            probe.address,
+            probe.port,
+            check.grpc_service,
+            tls=check.grpc_use_tls,
+            verify=not check.tls_skip_verify,
+            known_as=check.tls_server_name,
+        )
+    except http.HTTPFailed as error:
+        return CheckStatus.FAILURE, 0, f"nomad: {error}"[:_MOST]
+    status = CheckStatus.SUCCESS if found == SERVING else CheckStatus.FAILURE
+    return status, 0, f"nomad: grpc {found}"
 
 
 async def _ask_http(probe: Probe) -> tuple[CheckStatus, int, str]:

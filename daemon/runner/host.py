@@ -13,6 +13,7 @@ from daemon.runner.drivers.driver import Driver
 from daemon.runner.identities import Signer
 from daemon.runner.report import Reports
 from daemon.runner.rotation import Sweeper
+from daemon.runner.secret_dirs import SecretDirs
 from storage.queries.variables import Entry
 from storage.records.node import HostVolume
 from storage.records.task import SecretsConfig
@@ -92,6 +93,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     logs_dir: Path  # of allocations whose directory is gone
     store: Store
     variables: Variables  # that tasks may read
+    secret_dirs: SecretDirs  # in memory
     credentials: Credentials  # of the secrets side
     rendering: trio.CapacityLimiter  # of templates that take long
     clock: Clock

@@ -56,7 +56,15 @@ async def ask(
     """
     target = _target(url)
     try:
-        async with await _connect(target, permit, verify=verify, known_as=known_as) as stream:
+        stream = await connect(
+            target.hostname or "",
+            target.port or _PORTS[target.scheme],
+            tls=target.scheme == "https",
+            permit=permit,
+            verify=verify,
+            known_as=known_as,
+        )
+        async with stream:
             protocol = h11.Connection(h11.CLIENT)
             await stream.send_all(_request(protocol, target, method, headers, body))
             head = await _head(stream, protocol)
@@ -77,16 +85,26 @@ def _target(url: str) -> SplitResult:
     return target
 
 
-async def _connect(target: SplitResult, permit: Permit, *, verify: bool, known_as: str) -> Stream:
-    host, port = target.hostname or "", target.port or _PORTS[target.scheme]
+async def connect(
+    host: str,
+    port: int,
+    *,
+    tls: bool,
+    permit: Permit = allow_all,
+    verify: bool = True,
+    known_as: str = "",
+    protocol: str = "http/1.1",
+) -> Stream:
+    """Connect to the first address of a name that can be reached. Raises `OSError`."""
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
     for address in addresses:
         permit(address, port)
     stream = await _first(addresses, port)
-    if target.scheme == "http":
+    if not tls:
         return stream
     context = ssl.create_default_context()
+    context.set_alpn_protocols([protocol])
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

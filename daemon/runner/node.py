@@ -41,6 +41,7 @@ from daemon.runner.machine import (
 from daemon.runner.report import Reports
 from daemon.runner.room import keep_logs, keep_room
 from daemon.runner.rotation import Sweeper
+from daemon.runner.secret_dirs import SecretDirs
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, jobs
@@ -294,6 +295,7 @@ class Runner:
 
     async def _run_allocation(self, runner: AllocRunner) -> None:
         await runner.run()
+        await self._host.secret_dirs.release(self._host.directory(runner.id))
         # As long as the store does not know its end, it would take a change for a reason to begin.
         await runner.reported()
         del self._running[runner.id]
@@ -326,6 +328,8 @@ class Runner:
     async def _tidy(self) -> None:
         """End what runs and remove what lies here of allocations that the store does not know."""
         running = set(self._running)
+        for alloc_id in self._host.secret_dirs.allocations() - running:
+            await self._host.secret_dirs.release(self._host.directory(alloc_id))
         present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
         known = await self._store.read_long(partial(_all_on, node_id=self.node_id))
         for alloc_id in running - known:
@@ -399,6 +403,7 @@ async def open_runner(
         store=store,
         variables=variables,
         credentials=credentials,
+        secret_dirs=SecretDirs(str(config.alloc_dir)),
         rendering=trio.CapacityLimiter(1),
         clock=clock,
         drivers={name: driver for name, driver in drivers.items() if node.drivers[name].healthy},
@@ -437,4 +442,6 @@ async def open_runner(
         if config.dev:
             with trio.move_on_after(_DEV_LAST, shield=True):
                 await runner.destroy_all()
+            with trio.CancelScope(shield=True):
+                await host.secret_dirs.release()
         groups.release()

@@ -193,9 +193,12 @@ class Provisions:
 
     async def bring(self) -> Outcome | None:
         """Bring what the task needs; return how the attempt ended if that cannot be had."""
+        instance, task = self._instance(), self._task
+        if task.secrets_config or task.templates or self._identities.wanted:
+            secrets = directories(self._root, task.name).secrets
+            await self._host.secret_dirs.seclude(secrets, task.resources.secrets_mb)
         if (outcome := await self._fetch_artifacts()) is not None:
             return outcome
-        instance = self._instance()
         try:
             self._identities.hand_over(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:

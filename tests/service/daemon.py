@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import trio
 
+from daemon.runner.secret_dirs import mounted
 from storage.check import check
 from tests.patience import HAPPENS_WITHIN
 
@@ -112,6 +113,8 @@ class Steward:
         await self._http.aclose()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
+        for place in mounted(str(self.data_dir)):
+            await trio.run_process(["umount", "-l", place])
 
     @property
     def pid(self) -> int:

@@ -12,6 +12,7 @@ MIN_TIMEOUT = SECOND
 MAX_NOTES = 255
 
 _NATIVE_TYPES = ("tcp", "http")
+_OURS = ("script", "grpc")
 _CONSUL_TYPES = ("grpc", "tcp", "http", "script")
 _WITH_PORT = frozenset({"grpc", "http", "tcp"})
 _STATUSES = ("passing", "warning", "critical")
@@ -42,8 +43,8 @@ def consul_fault(check: Check) -> str | None:
 
 
 def _native(check: Check) -> Iterator[str]:
-    # Scripts, too; the peer cannot run them, and its text, which tools match, stays as it is.
-    yield from _common(check, (check.type,) if check.type == "script" else _NATIVE_TYPES)
+    # More than the peer has, whose text, which tools match, stays as it is.
+    yield from _common(check, (check.type,) if check.type in _OURS else _NATIVE_TYPES)
     if check.expose:
         yield "expose may only be set for Consul service checks"
     if check.on_update == "ignore_warnings":

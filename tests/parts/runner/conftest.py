@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
+from daemon.runner.secret_dirs import mounted
 from storage.store import Store
 from tests.parts.runner.world import Pipe, World, open_world
 
@@ -23,6 +25,7 @@ def data_dir(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     end_all_of(tmp_path)
     discard(tmp_path / "alloc")
+    unmount_all_below(tmp_path)
     shutil.rmtree(tmp_path, ignore_errors=True)
 
 
@@ -34,6 +37,12 @@ def end_all_of(data_dir: Path) -> None:
                 os.kill(int(name), 9)
         except OSError:
             continue
+
+
+def unmount_all_below(data_dir: Path) -> None:
+    """Unmount what a runner that was let go has left for the next one."""
+    for place in mounted(str(data_dir)):
+        subprocess.run(["umount", "-l", place], check=True)
 
 
 def discard(owner: Path) -> None:

@@ -16,6 +16,7 @@ from daemon.runner.host import Host
 from daemon.runner.lifecycle import client_status
 from daemon.runner.report import Report, Snapshot
 from daemon.runner.rotation import Sweeper
+from daemon.runner.secret_dirs import SecretDirs
 from storage.records.allocation import Allocation, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -105,6 +106,7 @@ async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[St
         store=nobody,
         variables=nobody,
         credentials=nobody,
+        secret_dirs=SecretDirs(str(directory)),
         rendering=nobody,
         volumes={},
         clock=JumpingClock(),

@@ -259,7 +259,9 @@ BOTH = [
 ]
 
 NATIVE = [
-    (check("grpc"), 'invalid check type ("grpc"), must be one of tcp, http'),
+    (check("udp"), 'invalid check type ("udp"), must be one of tcp, http'),
+    (check("grpc"), None),
+    (check("grpc", Expose=True), "expose may only be set for Consul service checks"),
     (
         check("http", Path="/", Method="PURGE"),
         'method type "PURGE" not supported in Nomad http check',

@@ -1,0 +1,346 @@
+"""Every field of a check, and the gRPC health checking protocol."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, RequestReceived, StreamEnded
+
+from daemon.runner.checks import Checks, ask
+from daemon.runner.scripts import End
+from daemon.runner.services import Place, Probe, active, probes
+from storage.errors import Refused
+from storage.records.allocation import (
+    AllocatedPort,
+    AllocatedResources,
+    AllocatedShared,
+    Placement,
+    TaskPhase,
+    TaskState,
+)
+from storage.records.base import SECOND
+from storage.records.evaluation import PlacementMetric
+from storage.records.service import CheckStatus
+from storage.records.task import Check, CheckRestart, Service
+from tests.parts.runner.world import script, service
+from tests.unit.runner.placements import placed
+
+PENDING, SUCCESS, FAILURE = CheckStatus.PENDING, CheckStatus.SUCCESS, CheckStatus.FAILURE
+Serve = Callable[[trio.SocketStream], Any]
+
+
+async def nothing_runs(task: str, command: Sequence[str]) -> End:
+    raise Refused("task not found")
+
+
+def probe(kind: str, port: int = 0, **fields: Any) -> Probe:
+    check = Check(name="c", type=kind, **{"timeout": SECOND, "interval": SECOND, **fields})
+    return Probe(id="x", check=check, service="web", task="main", address="127.0.0.1", port=port)
+
+
+@asynccontextmanager
+async def listening(serve: Serve) -> AsyncIterator[int]:
+    async with trio.open_nursery() as nursery:
+        start = partial(trio.serve_tcp, host="127.0.0.1")
+        (listener,) = await nursery.start(start, serve, 0)
+        yield listener.socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+# ---- what is asked -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "sent"),
+    [
+        ({}, b"GET / HTTP/1.1\r\n"),
+        ({"path": "/health?deep=1"}, b"GET /health?deep=1 HTTP/1.1\r\n"),
+        ({"method": "POST"}, b"POST / HTTP/1.1\r\n"),
+        ({"method": "POST", "body": "are you well"}, b"\r\n\r\nare you well"),
+        ({"method": "POST", "body": "1234"}, b"content-length: 4\r\n"),
+        ({"header": {"X-Ask": ["a", "b"]}}, b"X-Ask: a\r\nX-Ask: b\r\n"),
+        ({"header": {"Host": ["web.example"]}}, b"Host: web.example\r\n"),
+    ],
+)
+async def test_a_page_is_asked_for_as_the_check_says(fields: Any, sent: bytes) -> None:
+    heard = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            heard.append(bytes(await stream.receive_some()))
+            await stream.send_all(b"HTTP/1.1 204 x\r\n\r\n")
+
+    async with listening(serve) as port:
+        found = await ask(probe("http", port, **fields), nothing_runs)
+    assert found == (SUCCESS, 204, "nomad: http ok")
+    assert sent.lower() in heard[0].lower()
+
+
+def place(**port: Any) -> Place:
+    """Return an allocation that has two ports."""
+    held = [
+        AllocatedPort(label="http", value=20100, to=8080, host_ip="10.0.0.1"),
+        AllocatedPort(label="admin", value=20200, to=9090, host_ip="10.0.0.1"),
+    ]
+    resources = AllocatedResources(tasks={}, task_lifecycles={}, shared=AllocatedShared(ports=held))
+    job = service(script("x"), services=[Service(name="web", provider="nomad", **port)])
+    allocation = placed(
+        job,
+        "node",
+        "alloc",
+        placement=Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1"),
+    )
+    (group,) = job.task_groups or ()
+    return Place(
+        allocation=allocation,
+        group=group,
+        datacenter="dc1",
+        address="192.0.2.1",
+        resolve=lambda task, text: text,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "check", "address"),
+    [
+        ({}, {}, ("10.0.0.1", 20100)),
+        ({}, {"port_label": "admin"}, ("10.0.0.1", 20200)),
+        ({}, {"port_label": "7000"}, ("192.0.2.1", 7000)),
+        ({}, {"address_mode": "alloc"}, ("10.0.0.1", 8080)),
+        ({"address_mode": "alloc"}, {}, ("10.0.0.1", 8080)),
+        ({"address_mode": "alloc"}, {"address_mode": "host"}, ("10.0.0.1", 20100)),
+        ({"address": "web.example"}, {}, ("web.example", 20100)),
+    ],
+)
+def test_a_check_asks_at_the_port_and_in_the_mode_that_it_names(
+    given: Any, check: Any, address: tuple[str, int]
+) -> None:
+    there = place(port_label="http", checks=[Check(name="c", type="tcp", **check)], **given)
+    states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
+    (found,) = probes(there, active(there, states))
+    assert (found.address, found.port) == address
+
+
+# ---- how often, and what follows ---------------------------------------------------------------------
+
+
+class Asked:
+    """Script checks that are answered by a list of exit statuses, and the moments of their asking."""
+
+    def __init__(self, *codes: int) -> None:
+        self._codes = list(codes)
+        self.moments: list[float] = []
+        self.seen: list[CheckStatus] = []
+        self.restarts: list[tuple[float, str]] = []
+        self.over = trio.Event()
+
+    async def run(self, one: Probe) -> None:
+        began = trio.current_time()
+
+        async def answer(task: str, command: Sequence[str]) -> End:
+            self.moments.append(trio.current_time() - began)
+            self.seen.append(checks.results[0].status)
+            if not self._codes:
+                self.over.set()
+                await trio.sleep_forever()
+            return End(self._codes.pop(0), "")
+
+        def restart(task: str, why: str) -> None:
+            self.restarts.append((trio.current_time() - began, task))
+
+        def now() -> int:
+            return int((trio.current_time() - began) * SECOND)
+
+        checks = Checks("a", now, lambda: None, restart, answer)
+        async with trio.open_nursery() as nursery:
+            checks.follow([one], nursery)
+            await self.over.wait()
+            nursery.cancel_scope.cancel()
+
+
+HOUR = 3600 * SECOND
+
+
+async def test_it_is_asked_again_after_its_interval(autojump_clock: trio.testing.MockClock) -> None:
+    asked = Asked(0, 0, 0)
+    await asked.run(probe("script", interval=30 * SECOND, timeout=HOUR))
+    assert asked.moments == [0, 30, 60, 90]
+
+
+async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockClock) -> None:
+    results = []
+
+    async def hang(task: str, command: Sequence[str]) -> End:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    checks = Checks("a", lambda: 0, lambda: results.append(checks.results[0]), print, hang)
+    async with trio.open_nursery() as nursery:
+        checks.follow([probe("script", timeout=5 * SECOND)], nursery)
+        await trio.sleep(4.9)
+        assert results == []
+        await trio.sleep(0.2)
+        nursery.cancel_scope.cancel()
+    assert [(one.status, one.output) for one in results] == [(FAILURE, "nomad: no answer in time")]
+
+
+@pytest.mark.parametrize(
+    ("initial", "seen"), [("", PENDING), ("passing", SUCCESS), ("critical", FAILURE)]
+)
+async def test_it_begins_as_its_initial_status_says(
+    autojump_clock: trio.testing.MockClock, initial: str, seen: CheckStatus
+) -> None:
+    asked = Asked()
+    await asked.run(probe("script", initial_status=initial, timeout=HOUR))
+    assert asked.seen == [seen]
+
+
+@pytest.mark.parametrize(
+    ("fields", "codes", "seen"),
+    [
+        ({}, [0, 1, 0], [PENDING, SUCCESS, FAILURE, SUCCESS]),
+        ({"success_before_passing": 2}, [0, 0, 1], [PENDING, PENDING, SUCCESS, FAILURE]),
+        ({"failures_before_critical": 2}, [1, 1, 0], [PENDING, PENDING, FAILURE, SUCCESS]),
+        ({"failures_before_critical": 2}, [0, 1, 0, 1], [PENDING, *[SUCCESS] * 4]),
+    ],
+)
+async def test_it_counts_when_it_was_found_often_enough(
+    autojump_clock: trio.testing.MockClock, fields: Any, codes: list[int], seen: list[CheckStatus]
+) -> None:
+    asked = Asked(*codes)
+    await asked.run(probe("script", timeout=HOUR, **fields))
+    assert asked.seen == seen
+
+
+@pytest.mark.parametrize(
+    ("rule", "fields", "moments"),
+    [
+        (None, {}, []),
+        (CheckRestart(limit=0, grace=0), {}, []),
+        (CheckRestart(limit=1, grace=0), {}, [0, 1, 2, 3, 4, 5]),
+        (CheckRestart(limit=3, grace=0), {}, [2, 5]),
+        (CheckRestart(limit=1, grace=2 * SECOND), {}, [2, 4]),
+        (CheckRestart(limit=1), {}, [1, 2, 3, 4, 5]),
+        (CheckRestart(limit=1, grace=0), {"failures_before_critical": 3}, [2, 3, 4, 5]),
+    ],
+)
+async def test_a_check_restarts_what_fails_too_often_after_its_grace(
+    autojump_clock: trio.testing.MockClock, rule: CheckRestart | None, fields: Any, moments: Any
+) -> None:
+    asked = Asked(*[1] * 6)
+    await asked.run(probe("script", check_restart=rule, timeout=HOUR, **fields))
+    assert asked.restarts == [(moment, "main") for moment in moments]
+
+
+# ---- gRPC --------------------------------------------------------------------------------------------
+
+OK = [("grpc-status", "0")]
+
+
+def message(status: int) -> bytes:
+    return b"\x00\x00\x00\x00\x02\x08" + bytes([status])
+
+
+class Health:
+    """A server of the health checking protocol that answers as it is told."""
+
+    def __init__(
+        self, body: bytes, trailers: list[tuple[str, str]] = OK, status: str = "200"
+    ) -> None:
+        self._body, self._trailers, self._status = body, trailers, status
+        self.heads: dict[str, str] = {}
+        self.question = b""
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        protocol = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        protocol.initiate_connection()
+        async with stream:
+            await stream.send_all(protocol.data_to_send())
+            while data := await stream.receive_some():
+                for event in protocol.receive_data(bytes(data)):
+                    if isinstance(event, RequestReceived):
+                        self.heads = {str(name): str(text) for name, text in event.headers}
+                    elif isinstance(event, DataReceived):
+                        self.question += event.data
+                    elif isinstance(event, StreamEnded):
+                        self._answer(protocol, event.stream_id)
+                await stream.send_all(protocol.data_to_send())
+
+    def _answer(self, protocol: H2Connection, number: int) -> None:
+        head = [(":status", self._status), ("content-type", "application/grpc")]
+        protocol.send_headers(number, head)
+        if self._body:
+            protocol.send_data(number, self._body)
+        protocol.send_headers(number, self._trailers, end_stream=True)
+
+
+@pytest.mark.parametrize(
+    ("server", "found", "words"),
+    [
+        (Health(message(1)), SUCCESS, "nomad: grpc SERVING"),
+        (Health(message(2)), FAILURE, "nomad: grpc NOT_SERVING"),
+        (Health(message(3)), FAILURE, "nomad: grpc SERVICE_UNKNOWN"),
+        (Health(bytes(5)), FAILURE, "nomad: grpc UNKNOWN"),
+        (Health(message(9)), FAILURE, "nomad: grpc 9"),
+        (
+            Health(b"", [("grpc-status", "5"), ("grpc-message", "unknown%20service")]),
+            FAILURE,
+            "nomad: the call failed with status 5: unknown service",
+        ),
+        (Health(b"", [("x", "y")]), FAILURE, "nomad: the call failed with status none"),
+        (Health(b"", status="404"), FAILURE, "nomad: the server answered with status 404"),
+        (
+            Health(b"nonsense"),
+            FAILURE,
+            "nomad: the answer is not one of the health checking protocol",
+        ),
+        (Health(b"x" * 10_000), FAILURE, "nomad: the answer has more than 4096 bytes"),
+    ],
+)
+async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, words: str) -> None:
+    async with listening(server.serve) as port:
+        assert await ask(probe("grpc", port), nothing_runs) == (found, 0, words)
+    assert server.heads[":path"] == "/grpc.health.v1.Health/Check"
+    assert server.heads["content-type"] == "application/grpc"
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("", bytes(5)),
+        ("web", b"\x00\x00\x00\x00\x05\x0a\x03web"),
+        ("x" * 200, b"\x00\x00\x00\x00\xcb\x0a\xc8\x01" + b"x" * 200),
+    ],
+)
+async def test_a_server_is_asked_for_the_service_that_is_meant(name: str, question: bytes) -> None:
+    server = Health(message(1))
+    async with listening(server.serve) as port:
+        await ask(probe("grpc", port, grpc_service=name), nothing_runs)
+    assert server.question == question
+
+
+async def test_who_does_not_speak_the_protocol_is_not_well() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with listening(serve) as port:
+        found, _, words = await ask(probe("grpc", port), nothing_runs)
+    assert found == FAILURE
+    assert words.startswith("nomad: ")
+
+
+async def test_where_nobody_listens_nobody_is_well() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.aclose()
+
+    async with listening(serve) as port:
+        pass
+    found, _, words = await ask(probe("grpc", port), nothing_runs)
+    assert (found, words.startswith("nomad: ")) == (FAILURE, True)
