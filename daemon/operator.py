@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.cli.audit import audit
 from daemon.cli.debug import debug
+from daemon.cli.raw import api, metrics
 from daemon.config import load
 from storage.archive import unpacked
 from storage.check import check
@@ -34,7 +35,9 @@ def operator() -> None:
 
 
 operator.add_command(audit)
+operator.add_command(api)
 operator.add_command(debug)
+operator.add_command(metrics)
 
 
 @operator.group()

@@ -121,6 +121,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.rekey",
         "daemon.cli.audit",
         "daemon.cli.debug",
+        "daemon.cli.raw",
     ),
     "daemon.rekey": (*STORAGE, "daemon.acl", "daemon.clock", "daemon.config"),
     "daemon.agent": (*STORAGE, "daemon"),

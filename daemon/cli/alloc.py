@@ -11,9 +11,12 @@ from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
 from daemon.cli.status import show_allocations
 from daemon.cli.text import ago, moment, moment_of
+from daemon.wording import several
 from storage.records.allocation import TaskStateWithEvents
+from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.node import Node
+from storage.records.service import CheckResult
 
 
 @click.command()
@@ -36,6 +39,38 @@ def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool)
         show_task(screen, allocation, name, state, brief=brief)
     show_limits(screen, client.fetch(f"/v1/node/{segment(allocation.node_id)}", Node), allocation)
     screen.hint(f"See what it prints with: steward logs -f {screen.short(allocation.id)}")
+
+
+@click.command()
+@click.argument("alloc_id", metavar="ALLOCATION")
+@shown
+@connected
+def checks(client: Client, screen: Screen, alloc_id: str) -> None:
+    """Show what the checks of the services of ALLOCATION found last."""
+    allocation = resolve.allocation(client, alloc_id)
+    answer = client.read(f"/v1/client/allocation/{segment(allocation.id)}/checks")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = {} if answer.body == b"null" else answer.decode(dict[str, CheckResult])
+    screen.line(f"Status of {several(len(found), 'check')}")
+    now = time.time_ns()
+    for one in sorted(found.values(), key=lambda one: (one.service, one.task, one.check)):
+        screen.line()
+        screen.facts(
+            [
+                ("ID", one.id),
+                ("Name", one.check),
+                ("Group", one.group),
+                ("Task", one.task or "(group)"),
+                ("Service", one.service),
+                ("Status", one.status),
+                *([("StatusCode", str(one.status_code))] if one.status_code else []),
+                ("Mode", one.mode),
+                ("Timestamp", ago(one.timestamp * SECOND, now)),
+                ("Output", one.output),
+            ]
+        )
 
 
 def _list(client: Client, screen: Screen) -> None:

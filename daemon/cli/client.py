@@ -144,6 +144,10 @@ class Client:
         """Return what stands at a path, decoded."""
         return self.read(path, **query).decode(kind)
 
+    def call(self, method: str, path: str, body: bytes | None, /, **query: Value) -> Answer:
+        """Make any call, with a body that is ready."""
+        return self._answer(method, path, query, body)
+
     def send(self, method: str, path: str, body: object = None, /, **query: Value) -> Answer:
         """Change something. Raises `Unreachable`, `Rejected`."""
         encoded = None if body is None else msgspec.json.encode(body)

@@ -51,15 +51,18 @@ _JOB: Tree = {
     "periodic": ("Launch children of periodic jobs, and look at their slots.", _PERIODIC),
     "plan": "daemon.cli.plan:plan",
     "promote": "daemon.cli.deployment:promote_job",
+    "restart": "daemon.cli.restart:restart",
     "revert": "daemon.cli.versions:revert",
     "run": "daemon.cli.run:run",
     "scale": "daemon.cli.change:scale",
+    "start": "daemon.cli.restart:start",
     "status": "daemon.cli.status:status",
     "stop": "daemon.cli.stop:stop",
     "validate": "daemon.cli.write:validate",
     "tag": ("Name versions of jobs.", _TAG),
 }
 _ALLOC: Tree = {
+    "checks": "daemon.cli.alloc:checks",
     "exec": "daemon.cli.session:execute",
     "fs": "daemon.cli.files:fs",
     "restart": "daemon.cli.steer:restart",
@@ -194,6 +197,7 @@ COMMANDS: Tree = {
     "plan": _JOB["plan"],
     "run": _JOB["run"],
     "status": _JOB["status"],
+    "start": _JOB["start"],
     "stop": _JOB["stop"],
     "validate": _JOB["validate"],
 }
