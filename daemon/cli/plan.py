@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import click
+import msgspec
 
 from daemon.cli.answers import Planned
 from daemon.cli.children import show_launches
@@ -13,11 +14,19 @@ from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
 from daemon.wording import unplaced
 from storage.errors import Invalid, StewardError
+from storage.records.base import Record
 from storage.records.evaluation import DesiredUpdates
 
 EXIT_NOTHING = 0
 EXIT_CHANGES = 1
 EXIT_FAILED = 255  # 1 is an answer, so that failing needs another status
+
+
+class _Victim(Record, frozen=True, kw_only=True):
+    """An allocation that would have to make room."""
+
+    id: str
+    job_id: str
 
 
 class Failed(click.ClickException):
@@ -114,6 +123,9 @@ def _show(screen: Screen, planned: Planned, file: str) -> None:
         screen.line(words)
     if not planned.failed_tg_allocs:
         screen.line("Everything would find its place.")
+    for one in planned.annotations.preempted_allocs or ():
+        victim = msgspec.json.decode(one, type=_Victim)
+        screen.line(f'Allocation {victim.id[:8]} of job "{victim.job_id}" would have to make room.')
     show_launches(screen, planned.next_periodic_launches)
     screen.line(f"Job modify index: {planned.job_modify_index}")
     screen.hint(

@@ -8,7 +8,7 @@ and a crash in between hands it out again.
 
 import msgspec
 
-from daemon.scheduler.state import ClusterState, Plan
+from daemon.scheduler.state import ClusterState, Eviction, Plan
 from storage.queries import (
     allocations,
     deployments,
@@ -20,7 +20,7 @@ from storage.queries import (
     versions,
 )
 from storage.queries.evaluations import NO_ROOM, Room
-from storage.records.allocation import Allocation
+from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.job import Job
@@ -28,6 +28,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 _ANY_ROOM = Room(memory=1)
+_PREEMPTED = "Preempted by alloc ID {}"
 _SUPERSEDED = "canceled after more recent eval was processed"
 
 
@@ -49,11 +50,15 @@ async def apply(
         for allocation in plan.place:
             allocations.add(tx, _with_key(allocation, key_id), now)
         _change(tx, state, plan, now)
-        for follow_up in plan.evaluations:
+        for eviction in plan.evict:
+            _evict(tx, eviction, now)
+        for follow_up in (*plan.evaluations, *plan.displaced):
             evaluations.put(tx, follow_up, now)
         _finish(tx, evaluation, state, plan, now)
         job_status.set_queued(tx, evaluation.namespace, evaluation.job_id, dict(plan.queued))
         job_status.settle(tx, evaluation.namespace, evaluation.job_id)
+        for displaced in plan.displaced:
+            job_status.settle(tx, displaced.namespace, displaced.job_id)
         return True
 
     return await store.write(write)
@@ -75,6 +80,12 @@ def _is_stale(tx: Transaction, evaluation: Evaluation, state: ClusterState, plan
     for planned in plan.change:
         present = allocations.find(tx, planned.id)
         if present is None or present.alloc_modify_index != seen[planned.id]:
+            return True
+    for eviction in plan.evict:
+        present, holder = allocations.find(tx, eviction.holder.id), eviction.holder
+        if present is None or present.alloc_modify_index != holder.alloc_modify_index:
+            return True
+        if present.client_terminal:  # there is more room than was seen
             return True
     for changed in plan.deployments:
         stored = deployments.find(tx, changed.id)
@@ -110,6 +121,20 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
         allocations.set_desired(tx, kept, now)
         if planned.client_status != seen[planned.id].client_status:
             allocations.set_client(tx, kept, now)
+
+
+def _evict(tx: Transaction, eviction: Eviction, now: int) -> None:
+    """Have an allocation end that makes room for another one."""
+    present = allocations.find(tx, eviction.holder.id)
+    if present is None:
+        return
+    desired = msgspec.structs.replace(
+        present.desired,
+        description=_PREEMPTED.format(eviction.by),
+        preempted_by_allocation=eviction.by,
+    )
+    evicted = msgspec.structs.replace(present, desired_status=DesiredStatus.EVICT, desired=desired)
+    allocations.set_desired(tx, evicted, now)
 
 
 def _finish(

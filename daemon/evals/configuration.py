@@ -58,10 +58,3 @@ def _check(wanted: SchedulerConfig) -> None:
         raise Malformed(
             "MemoryOversubscriptionEnabled true is not supported: a task has the memory it reserves"
         )
-    make_room = wanted.preemption_config
-    for kind in ("sys_batch", "batch", "service"):
-        if getattr(make_room, f"{kind}_scheduler_enabled"):
-            raise Malformed(
-                f"PreemptionConfig for {kind.replace('_', '')} jobs is not supported: "
-                "what runs is never ended to make room"
-            )

@@ -8,15 +8,18 @@ from collections.abc import Iterator
 
 import msgspec
 
+from daemon.evals.decision import decide
 from daemon.evals.state import load
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.periodic import next_slot
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
-from daemon.scheduler.schedule import schedule
-from storage.queries import jobs
+from daemon.scheduler.state import Plan
+from storage.queries import allocations, jobs
 from storage.readers import Snapshot
+from storage.records import views
+from storage.records.codec import encode
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations, Trigger
 from storage.records.job import Job
@@ -49,16 +52,27 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
     state = msgspec.structs.replace(
         state, job=alone, versions={**state.versions, planned.version: alone}
     )
-    plan = schedule(state, evaluation, now=now, ids=ids)
+    plan = decide(db, state, evaluation, now=now, ids=ids)
     created = [*plan.evaluations, *([plan.blocked] if plan.blocked else [])]
     return Outlook(
         index=present.job_modify_index if present else 0,
         diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),
-        annotations=plan.annotations,
+        annotations=_annotations(db, plan),
         evaluations=[msgspec.structs.replace(one, snapshot_index=0) for one in created],
         failed=dict(plan.failed),
         next_launch=_next_launch(job, now),
     )
+
+
+def _annotations(db: Snapshot, plan: Plan) -> PlanAnnotations:
+    """Return what a plan does to each group, with those that would make room as listings show them."""
+    found = [allocations.find(db, one.holder.id) for one in plan.evict]
+    stubs = [
+        msgspec.Raw(encode(views.stub(one, allocations.task_states(db, one))))
+        for one in found
+        if one is not None
+    ]
+    return msgspec.structs.replace(plan.annotations, preempted_allocs=stubs or None)
 
 
 def _as_stored(job: Job, present: Job | None, ids: Iterator[str]) -> Job:

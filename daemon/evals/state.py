@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 
 from daemon.scheduler.state import ClusterState, NodeState
-from storage.queries import allocations, deployments, jobs, nodes
-from storage.queries.allocations import Held
+from storage.queries import allocations, deployments, holdings, jobs, nodes
 from storage.queries.evaluations import Room
+from storage.queries.holdings import Held
 from storage.readers import Snapshot
 from storage.records.allocation import AllocatedResources, Allocation
 from storage.records.evaluation import Evaluation
@@ -43,7 +43,7 @@ def load(
 
 def node_states(db: Snapshot) -> tuple[NodeState, ...]:
     """Return every node with what allocations hold on it."""
-    held = allocations.held(db)
+    held = holdings.held(db)
     return tuple(_node_state(node, held.get(node.id, Held())) for node in nodes.every(db))
 
 

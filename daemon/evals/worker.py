@@ -14,11 +14,11 @@ import trio
 
 from daemon.clock import Clock
 from daemon.evals import applier
+from daemon.evals.decision import decide
 from daemon.evals.deployments import watch_deployments
 from daemon.evals.gc import Retention, collect_garbage
 from daemon.evals.nodes import watch_drains
 from daemon.evals.state import largest_room, load, node_states, with_placed
-from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
 from storage.errors import StorageFull
@@ -111,8 +111,11 @@ def _decide_all(
         with origin.serving(evaluations.request_id(db, evaluation.id)):
             decision = _decide(db, evaluation, nodes, now, ids)
         decisions.append(decision)
-        if decision.plan is not None:
-            nodes = with_placed(nodes, decision.plan.place)
+        if decision.plan is None:
+            continue
+        nodes = with_placed(nodes, decision.plan.place)
+        if decision.plan.evict:  # whom this leaves, the next one sees only in the store
+            break
     return decisions
 
 
@@ -126,7 +129,7 @@ def _decide(
     state = load(db, evaluation, nodes)
     try:
         # Inline: a decision takes a fraction of a millisecond (bench/schedule.py).
-        plan = schedule(state, evaluation, now=now, ids=ids)
+        plan = decide(db, state, evaluation, now=now, ids=ids)
     except Exception as error:  # one bad job must not end the daemon
         log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
         reason = f"the scheduler failed: {type(error).__name__}: {error}"
@@ -146,11 +149,12 @@ async def _keep(store: Store, decision: Decision, now: int) -> None:
 
 
 def _tell(evaluation: Evaluation, plan: Plan) -> None:
+    evicted = f", {len(plan.evict)} make room" if plan.evict else ""
     waits = ", the rest waits for room" if plan.blocked else ""
     log.info(
-        "evaluation %s of job %s (%s): %d placed, %d changed%s",
+        "evaluation %s of job %s (%s): %d placed, %d changed%s%s",
         *(evaluation.id, evaluation.job_id, evaluation.triggered_by),
-        *(len(plan.place), len(plan.change), waits),
+        *(len(plan.place), len(plan.change), evicted, waits),
         extra={
             "keys": {
                 "eval_id": evaluation.id,

@@ -41,7 +41,7 @@ _log = logging.getLogger("steward.runner")
 
 
 class AllocRunner:
-    """Runs one allocation, once its predecessors have ended: what it replaces, and who has its ports."""
+    """Runs one allocation, once its predecessors have ended: what it replaces, and who has its room."""
 
     def __init__(
         self,

@@ -277,15 +277,13 @@ class Runner:
         self._nursery.start_soon(self._run_allocation, runner)
 
     def _predecessors(self, allocation: Allocation) -> list[trio.Event]:
-        """Return the ends that come before it begins: of what it replaces, and who has its ports."""
-        previous, ports = (
-            allocation.desired.previous_allocation,
-            allocation.placement.resources.ports,
-        )
+        """Return the ends that come before it begins: of what it replaces, and who has its room or ports."""
+        desired, ports = allocation.desired, allocation.placement.resources.ports
+        awaited = {desired.previous_allocation, *(desired.waits_for or ())}
         return [
             one.ended
             for one in self._running.values()
-            if one.id == previous or (not ports.isdisjoint(one.ports) and self._is_ending(one))
+            if one.id in awaited or (not ports.isdisjoint(one.ports) and self._is_ending(one))
         ]
 
     def _is_ending(self, runner: AllocRunner) -> bool:

@@ -4,6 +4,7 @@ An allocation may be touched by more than one decision (stopped, then told its s
 draft keeps one new state of each.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -13,7 +14,7 @@ from daemon.scheduler.nodes.feasible import escapes_class
 from daemon.scheduler.nodes.placement import Failure, Placer
 from daemon.scheduler.rollout import Rollout
 from daemon.scheduler.sorting import LOST, is_lost
-from daemon.scheduler.state import ClusterState, Plan
+from daemon.scheduler.state import ClusterState, Eviction, Plan
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import (
     DesiredUpdates,
@@ -160,10 +161,13 @@ class Draft:
         """
         job = self._state.job
         waits = wait and job is not None and placer.failures
+        evicted = self._evictions(placer)
         return Plan(
             job_modify_index=job.job_modify_index if job else 0,
             place=tuple(self.placed),
             change=tuple(self._changed.values()),
+            evict=evicted,
+            displaced=self._displaced(evicted),
             deployments=rollout.changes(),
             evaluations=tuple(self._evaluations),
             blocked=self._waiting(job, placer, node_id) if job and waits else None,
@@ -171,6 +175,38 @@ class Draft:
             queued=self.queued,
             annotations=PlanAnnotations(desired_tg_updates=self.counts),
             deployment_id=rollout.id,
+        )
+
+    def _evictions(self, placer: Placer) -> tuple[Eviction, ...]:
+        """Return who makes room for what is placed, and count them with the groups."""
+        evictions = [
+            Eviction(victim, one.id)
+            for one in self.placed
+            for victim in placer.evicted.get(one.id, ())
+        ]
+        groups = Counter(
+            one.task_group for one in self.placed for _ in placer.evicted.get(one.id, ())
+        )
+        for name, number in groups.items():
+            counts = self.counts.get(name, DesiredUpdates())
+            self.counts[name] = msgspec.structs.replace(counts, preemptions=number)
+        return tuple(evictions)
+
+    def _displaced(self, evictions: Iterable[Eviction]) -> tuple[Evaluation, ...]:
+        """Return evaluations that look for other places for those that make room, one for each job."""
+        first = {(one.holder.namespace, one.holder.job_id): one.holder for one in evictions}
+        return tuple(
+            msgspec.structs.replace(
+                self._evaluation_after(Trigger.PREEMPTION, EvalStatus.PENDING, ""),
+                namespace=holder.namespace,
+                job_id=holder.job_id,
+                type=holder.job_type,
+                priority=holder.priority,
+                job_modify_index=0,
+                snapshot_index=0,
+                previous_eval="",
+            )
+            for holder in first.values()
         )
 
 

@@ -240,6 +240,8 @@ class _Reconciliation:
                 state = msgspec.structs.replace(state, desired_canaries=canaries)
                 self._rollout.set_group(name, state)
             return
+        if self._rollout.is_over:
+            return
         updating = bool(self._sets.in_place or self._sets.outdated)
         if self._max_parallel and self._begun and (updating or not self._has_version):
             self._rollout.begin(self._group, total=self._begun, canaries=canaries)

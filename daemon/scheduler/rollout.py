@@ -97,6 +97,11 @@ class Rollout:
         return self.current.id if state and self.current and self.current.active else ""
 
     @property
+    def is_over(self) -> bool:
+        """Tell whether this version has been deployed: what is placed anew of it is none of a rollout."""
+        return self.old is not None and self.of_this_version(self.old)
+
+    @property
     def held(self) -> bool:
         """Tell whether it was paused or has failed, so that it must not go on."""
         return self.current is not None and self.current.status != DeploymentStatus.RUNNING

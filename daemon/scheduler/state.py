@@ -7,6 +7,7 @@ import msgspec
 from storage.records.allocation import Allocation
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
+from storage.records.holder import Holder
 from storage.records.job import Job
 from storage.records.node import Node
 
@@ -33,7 +34,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
     `allocations` are those of the job, at least all that are wanted or have not ended;
     `versions` holds the job as it is in each version that one of them runs, and the current one.
-    `deployment` is the newest of the job.
+    `deployment` is the newest of the job. `holders` is everything that has not ended, of all jobs,
+    when others may have to make room for this one; None when nobody has to.
     """
 
     index: int
@@ -42,6 +44,14 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     allocations: tuple[Allocation, ...] = ()
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
+    holders: tuple[Holder, ...] | None = None
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """An allocation of another job that makes room, and the id of the new one that it makes room for."""
+
+    holder: Holder
+    by: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +64,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     job_modify_index: int
     place: tuple[Allocation, ...] = ()  # new
     change: tuple[Allocation, ...] = ()  # existing: new desired half, version, health or lost
+    evict: tuple[Eviction, ...] = ()
     deployments: tuple[Deployment, ...] = ()  # new (create index 0) or changed
     evaluations: tuple[Evaluation, ...] = ()  # new: wait for delayed reschedules
+    displaced: tuple[Evaluation, ...] = ()  # new: of the jobs whose allocations make room
     blocked: Evaluation | None = None  # waits for room: new, or the evaluation itself once more
     failed: Mapping[str, PlacementMetric] = {}  # group -> why some of it was not placed
     queued: Mapping[str, int] = {}  # group -> how many were not placed

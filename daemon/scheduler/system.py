@@ -18,7 +18,7 @@ from daemon.scheduler.rollout import Rollout, max_parallel
 from daemon.scheduler.sorting import LOST, NOT_NEEDED, UPDATED, by_number, is_lost
 from daemon.scheduler.state import ClusterState, Plan
 from daemon.scheduler.updates import tasks_updated
-from storage.records.allocation import Allocation, ClientStatus
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.evaluation import DesiredUpdates, Evaluation, PlacementMetric, Trigger
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
@@ -159,7 +159,8 @@ class _Planning:
 
     def _sort_empty(self, one: _Sorted, node: Node, name: str, ended: Allocation | None) -> None:
         slot = _Slot(node_id=node.id, name=name, previous=ended)
-        if ended is None or ended.client_status == ClientStatus.LOST:
+        displaced = ended is not None and ended.desired_status == DesiredStatus.EVICT
+        if ended is None or displaced or ended.client_status == ClientStatus.LOST:
             one.place.append(slot)
         elif self._job.type == JobType.SYSBATCH:
             if self._is_older(ended) and self._is_outdated(ended, one.group):

@@ -192,45 +192,6 @@ def page(db: Snapshot, namespace: str, prefix: str = "") -> list[Allocation]:
     return [_from(row) for row in rows]
 
 
-_USED = """
-    SELECT node_id, count(*) AS number, sum(cpu) AS cpu, sum(memory) AS memory, sum(disk) AS disk
-      FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown')
-  GROUP BY node_id
-"""
-_PORTS = "SELECT node_id, port FROM allocation_ports"
-_EXCLUSIVE = """
-    SELECT node_id, exclusive FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
-"""
-
-
-class Held(msgspec.Struct):
-    """What allocations that have not ended hold on a node: MHz, MB, MB, and what is exclusive."""
-
-    number: int = 0
-    cpu: int = 0
-    memory: int = 0
-    disk: int = 0
-    ports: set[int] = msgspec.field(default_factory=set)
-    cores: set[int] = msgspec.field(default_factory=set)
-    devices: set[str] = msgspec.field(default_factory=set)
-
-
-def held(db: Snapshot) -> dict[str, Held]:
-    """Return what allocations hold, by node."""
-    nodes: dict[str, Held] = {}
-    for row in db.all(_USED):
-        nodes[row["node_id"]] = Held(row["number"], row["cpu"], row["memory"], row["disk"])
-    for row in db.all(_PORTS):
-        nodes.setdefault(row["node_id"], Held()).ports.add(row["port"])
-    for row in db.all(_EXCLUSIVE):
-        cores, devices = msgspec.json.decode(row["exclusive"])
-        nodes[row["node_id"]].cores.update(cores)
-        nodes[row["node_id"]].devices.update(devices)
-    return nodes
-
-
 # ---- writing ------------------------------------------------------------------------------------
 
 _ADD = """

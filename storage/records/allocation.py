@@ -186,6 +186,11 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
         return sum(task.memory.memory_mb for task in self.tasks.values())
 
     @property
+    def disk(self) -> int:
+        """Return the MB of disk that are held."""
+        return self.shared.disk_mb
+
+    @property
     def ports(self) -> set[int]:
         """Return every port that is held."""
         held = {port.value for port in self.shared.ports or ()}
@@ -251,6 +256,9 @@ class Desired(SparseRecord, frozen=True, kw_only=True):
     next_allocation: str = ""
     followup_eval_id: str = ""
     reschedule_tracker: RescheduleTracker | None = None
+    preempted_allocations: list[str] | None = None
+    preempted_by_allocation: str = ""
+    waits_for: list[str] | None = None  # that must have ended before its tasks begin
 
 
 class DeploymentHealth(Record, frozen=True, kw_only=True):

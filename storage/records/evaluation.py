@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from enum import StrEnum
 
+import msgspec
+
 from storage.records.base import Record, SparseRecord
 from storage.records.task import Resources
 
@@ -84,7 +86,7 @@ class PlanAnnotations(Record, frozen=True, kw_only=True):
     """What a plan does, group by group."""
 
     desired_tg_updates: Mapping[str, DesiredUpdates]
-    preempted_allocs: list[str] | None = None
+    preempted_allocs: list[msgspec.Raw] | None = None  # as listings show them; of dry runs
 
 
 class Evaluation(SparseRecord, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 import msgspec
 
 from storage.records.base import Record
+from storage.records.job import JobType
 
 
 class PreemptionConfig(Record, frozen=True, kw_only=True):
@@ -12,6 +13,18 @@ class PreemptionConfig(Record, frozen=True, kw_only=True):
     sys_batch_scheduler_enabled: bool = False
     batch_scheduler_enabled: bool = False
     service_scheduler_enabled: bool = False
+
+    def makes_room_for(self, job_type: str) -> bool:
+        """Tell whether others may have to make room for jobs of a type."""
+        match job_type:
+            case JobType.SYSTEM:
+                return self.system_scheduler_enabled
+            case JobType.SYSBATCH:
+                return self.sys_batch_scheduler_enabled
+            case JobType.BATCH:
+                return self.batch_scheduler_enabled
+            case _:
+                return self.service_scheduler_enabled
 
 
 class SchedulerConfig(Record, frozen=True, kw_only=True):

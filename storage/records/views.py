@@ -92,6 +92,8 @@ class WholeAllocation(SparseRecord, frozen=True, kw_only=True):
     network_status: NetworkStatus | None = None
     signing_key_id: str = ""
     followup_eval_id: str = ""
+    preempted_allocations: list[str] | None = None
+    preempted_by_allocation: str = ""
     create_index: int
     modify_index: int
     alloc_modify_index: int
@@ -136,6 +138,8 @@ def stub(
         followup_eval_id=desired.followup_eval_id,
         next_allocation=desired.next_allocation,
         reschedule_tracker=desired.reschedule_tracker,
+        preempted_allocations=desired.preempted_allocations,
+        preempted_by_allocation=desired.preempted_by_allocation,
         create_index=allocation.create_index,
         modify_index=allocation.modify_index,
         create_time=allocation.create_time,
@@ -222,6 +226,8 @@ def whole(
         network_status=NetworkStatus() if allocation.client.task_states else None,
         signing_key_id=placement.signing_key_id,
         followup_eval_id=desired.followup_eval_id,
+        preempted_allocations=desired.preempted_allocations,
+        preempted_by_allocation=desired.preempted_by_allocation,
         create_index=allocation.create_index,
         modify_index=allocation.modify_index,
         alloc_modify_index=allocation.alloc_modify_index,

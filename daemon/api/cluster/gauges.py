@@ -11,8 +11,8 @@ import msgspec
 
 from daemon.parts import Parts
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, collection, metrics, nodes
-from storage.queries.allocations import Held
+from storage.queries import allocations, collection, holdings, metrics, nodes
+from storage.queries.holdings import Held
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.job import JobCounts
@@ -67,7 +67,7 @@ def _resident() -> int:
 
 
 def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
-    held = allocations.held(db)
+    held = holdings.held(db)
     counted = metrics.allocations_by_status(db)
     return [
         *_jobs(db),

@@ -6,7 +6,8 @@ says what is missing, and only after it said None may `offer` be asked.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
+from typing import Protocol
 
 import msgspec
 
@@ -92,6 +93,23 @@ def _resources(
     )
 
 
+class Share(Protocol):
+    """What something holds of a node: MHz, MB, MB, and what is exclusive."""
+
+    @property
+    def cpu(self) -> int: ...  # noqa: D102
+    @property
+    def memory(self) -> int: ...  # noqa: D102
+    @property
+    def disk(self) -> int: ...  # noqa: D102
+    @property
+    def ports(self) -> Set[int]: ...  # noqa: D102
+    @property
+    def cores(self) -> Set[int]: ...  # noqa: D102
+    @property
+    def device_ids(self) -> Set[str]: ...  # noqa: D102
+
+
 class Room:
     """What is left of one node, as far as the plan has come."""
 
@@ -127,38 +145,41 @@ class Room:
         """Take back what a wanted allocation holds, because the plan stops it."""
         self.groups[allocation.task_group] -= not allocation.terminal
         if not allocation.client_terminal:
-            self._give(allocation.placement.resources, -1)
+            self.release(allocation.placement.resources)
 
     def hold(self, allocation: Allocation) -> None:
         """Give an allocation what it holds: a new one, or one that is not stopped after all."""
         self.groups[allocation.task_group] += not allocation.terminal
         if not allocation.client_terminal:
-            self._give(allocation.placement.resources, 1)
+            self.take(allocation.placement.resources)
 
-    def _give(self, resources: AllocatedResources, sign: int) -> None:
+    def take(self, share: Share) -> None:
+        """Give a share of the node to something."""
+        self._count(share, 1)
+        self._cores = self._cores - share.cores
+        self._devices = self._devices | share.device_ids
+        if held := share.ports:
+            self._free_dynamic -= self._dynamic_among(held - self._ports)
+            self._ports |= held
+
+    def release(self, share: Share) -> None:
+        """Take a share of the node back."""
+        self._count(share, -1)
+        self._cores = self._cores | share.cores
+        self._devices = self._devices - share.device_ids
+        if held := share.ports:
+            self._free_dynamic += self._dynamic_among(held & self._ports)
+            self._ports -= held
+
+    def _count(self, share: Share, sign: int) -> None:
         most, count = self._slots
         self._slots = (most, count + sign)
-        self.disk -= sign * resources.shared.disk_mb
-        for task in resources.tasks.values():
-            self.cpu -= sign * task.cpu.cpu_shares
-            self.memory -= sign * task.memory.memory_mb
-        self._give_whole(resources.cores, resources.device_ids, sign)
-        if held := resources.ports:
-            self._give_ports(held, sign)
-
-    def _give_ports(self, held: set[int], sign: int) -> None:
-        self._free_dynamic -= sign * self._dynamic_among(held)
-        if sign > 0:
-            self._ports |= held
-        else:
-            self._ports -= held
+        self.cpu -= sign * share.cpu
+        self.memory -= sign * share.memory
+        self.disk -= sign * share.disk
 
     def _dynamic_among(self, numbers: Iterable[int]) -> int:
         return sum(number in self._dynamic for number in numbers)
-
-    def _give_whole(self, cores: set[int], ids: set[str], sign: int) -> None:
-        self._cores = self._cores - cores if sign > 0 else self._cores | cores
-        self._devices = self._devices | ids if sign > 0 else self._devices - ids
 
     # ---- what is there ------------------------------------------------------------------------
 
@@ -187,6 +208,18 @@ class Room:
         if len(self._cores) < need.cores:
             return "cores"
         return None
+
+    def shortage(self, need: Need) -> float:
+        """Return how much is missing, in parts of what is asked for; 0 exactly when nothing `lack`s."""
+        pairs = (
+            (self.cpu_of(need), self.cpu),
+            (need.memory, self.memory),
+            (need.disk, self.disk),
+            (need.cores, len(self._cores)),
+        )
+        parts = sum(max(0, wanted - there) / wanted for wanted, there in pairs if wanted)
+        missing = parts + ports.collisions(need.networks, self._ports)
+        return missing or float(self.lack(need) is not None)
 
     def cpu_of(self, need: Need) -> int:
         """Return the CPU that an allocation takes here, whole cores included, in MHz."""

@@ -12,6 +12,7 @@ import msgspec
 
 from daemon.scheduler.nodes import feasible, fit, rank, spread
 from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS
+from daemon.scheduler.nodes.preempt import Tenants
 from daemon.scheduler.state import ClusterState
 from storage.records.allocation import (
     Allocation,
@@ -25,6 +26,7 @@ from storage.records.allocation import (
 )
 from storage.records.evaluation import Evaluation, NodeScore, PlacementMetric
 from storage.records.group import TaskGroup
+from storage.records.holder import Holder
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import Resources
@@ -150,6 +152,8 @@ class Placer:
             here[allocation.node_id].append(allocation)
         self.rooms = {one.node.id: fit.Room(one, here[one.node.id]) for one in state.nodes}
         self.failures: dict[str, Failure] = {}
+        self.evicted: dict[str, list[Holder]] = {}  # by the allocation that they make room for
+        self._tenants = _tenants(state, self.rooms)
         self._evaluation = evaluation
         self._now = now
         self._ids = ids
@@ -196,6 +200,8 @@ class Placer:
             if ranked:
                 _, room = max(ranked, key=lambda one: one[0].mean)
                 return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+        if displacing := self._displace(search, request, search.scope.rooms):
+            return displacing
         self.fail(request.job, request.group, tally.metric(search.scope, []))
         return None
 
@@ -204,9 +210,37 @@ class Placer:
         search, room = self._search(request.job, request.group), self.rooms[node_id]
         tally = _Tally()
         if not self._fits(search, request, room, tally):
-            return tally.metric(search.scope, [])
+            displacing = self._displace(search, request, [room])
+            return displacing or tally.metric(search.scope, [])
         ranked = [(rank.fit_only(search.need, room), room)]
         return self._allocation(search, request, room, tally.metric(search.scope, ranked))
+
+    def _displace(
+        self, search: _Search, request: Request, rooms: Iterable[fit.Room]
+    ) -> Allocation | None:
+        """Return the allocation in room that others make, on the node where the least important go."""
+        tally = _Tally()
+        options: list[tuple[tuple[int, int], fit.Room, list[Holder]]] = []
+        for room in rooms if self._tenants else ():
+            if self._suits(search, request, room, tally):
+                victims = self._tenants[room.node.id].choose(search.need)
+                if victims is not None:
+                    priorities = [one.priority for one in victims]
+                    options.append(((max(priorities, default=0), sum(priorities)), room, victims))
+        if not options:
+            return None
+        _, room, victims = min(options, key=lambda one: one[0])
+        tenants = self._tenants[room.node.id]
+        tenants.vacate(victims)
+        ranked = [(rank.fit_only(search.need, room), room)]
+        metric = tally.metric(search.scope, ranked)
+        found = self._allocation(
+            search, request, room, metric, victims=victims, waits_for=tenants.ending
+        )
+        tenants.occupy(victims)
+        tenants.evict(victims, found)
+        self.evicted[found.id] = victims
+        return found
 
     def fail(self, job: Job, group: TaskGroup, metric: PlacementMetric) -> None:
         """Note that one allocation of a group did not find a place; the first reason is kept."""
@@ -263,18 +297,23 @@ class Placer:
         )
 
     def _fits(self, search: _Search, request: Request, room: fit.Room, tally: _Tally) -> bool:
-        tally.evaluated += 1
-        reason = search.obstacles[room.node.id]
-        if reason is None and search.of_moment:
-            reason = self._reason_of_moment(search, _number(request.name), room)
-        if reason is not None:
-            tally.filter(room.node, reason)
+        if not self._suits(search, request, room, tally):
             return False
         dimension = room.lack(search.need)
         if dimension is not None:
             tally.exhaust(room.node, dimension)
             return False
         return True
+
+    def _suits(self, search: _Search, request: Request, room: fit.Room, tally: _Tally) -> bool:
+        """Tell whether a node is one on which the allocation might run, given room."""
+        tally.evaluated += 1
+        reason = search.obstacles[room.node.id]
+        if reason is None and search.of_moment:
+            reason = self._reason_of_moment(search, _number(request.name), room)
+        if reason is not None:
+            tally.filter(room.node, reason)
+        return reason is None
 
     def _reason_of_moment(self, search: _Search, number: int, room: fit.Room) -> str | None:
         """Return what keeps one allocation from a node that suits its group in general."""
@@ -289,7 +328,14 @@ class Placer:
         return spread.crowded(job, group, room, self.rooms.values())
 
     def _allocation(
-        self, search: _Search, request: Request, room: fit.Room, metric: PlacementMetric
+        self,
+        search: _Search,
+        request: Request,
+        room: fit.Room,
+        metric: PlacementMetric,
+        *,
+        victims: Iterable[Holder] = (),
+        waits_for: Iterable[str] = (),
     ) -> Allocation:
         job, allocation_id = request.job, next(self._ids)
         resources = room.offer(search.need, allocation_id, job.region)
@@ -308,7 +354,12 @@ class Placer:
             desired_status=DesiredStatus.RUN,
             client_status=ClientStatus.PENDING,
             placement=Placement(resources=resources, metrics=metric, node_name=room.node.name),
-            desired=Desired(previous_allocation=previous, reschedule_tracker=request.tracker),
+            desired=Desired(
+                previous_allocation=previous,
+                reschedule_tracker=request.tracker,
+                preempted_allocations=(preempted := [one.id for one in victims]) or None,
+                waits_for=[*waits_for, *preempted] or None,
+            ),
             client=Client(),
             health=DeploymentHealth(canary=True) if request.canary else None,
             create_index=0,
@@ -366,6 +417,16 @@ class Placer:
                 name = self.rooms[node_id].node.computed_class
                 classes[name] = classes.get(name, False) or obstacle is None
         return classes
+
+
+def _tenants(state: ClusterState, rooms: Mapping[str, fit.Room]) -> dict[str, Tenants]:
+    """Return who holds what of each node; nothing when nobody has to make room."""
+    if state.holders is None or state.job is None:
+        return {}
+    here: defaultdict[str, list[Holder]] = defaultdict(list)
+    for one in state.holders:
+        here[one.node_id].append(one)
+    return {name: Tenants(room, here[name], state.job) for name, room in rooms.items()}
 
 
 def _failed_on(previous: Allocation | None) -> set[str]:

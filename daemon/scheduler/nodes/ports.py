@@ -61,6 +61,15 @@ def lack(networks: Iterable[Network], used: Set[int], free_dynamic: int) -> str 
     return None
 
 
+def collisions(networks: Iterable[Network], used: Set[int]) -> int:
+    """Return how many static ports of networks others have."""
+    return sum(
+        port.value in used and not port.ignore_collision
+        for network in networks
+        for port in network.reserved_ports or ()
+    )
+
+
 class Chooser:
     """Takes free ports of one node for one allocation, after `lack` found that there are enough."""
 

@@ -81,6 +81,16 @@ def test_a_plan_that_cannot_be_made_is_told_from_both(
     assert (ended.exit_code, said in ended.stderr) == (255, True)
 
 
+def test_a_plan_names_who_would_have_to_make_room(
+    fake: FakeDaemon, terminal: Terminal, file: str
+) -> None:
+    answer = planned(DesiredUpdates(place=1, preemptions=1))
+    answer["Annotations"]["PreemptedAllocs"] = [{"ID": "12345678-9", "JobID": "low", "Name": "x"}]
+    fake.tell(PLAN, answer, method="POST")
+    told = terminal.type("plan", "--no-diff", file).output
+    assert 'Allocation 12345678 of job "low" would have to make room.' in told
+
+
 def test_a_plan_says_what_finds_no_place_and_when_it_is_launched(
     fake: FakeDaemon, terminal: Terminal, file: str
 ) -> None:

@@ -107,9 +107,9 @@ class Cluster:
 
         await self.store.write(work)
 
-    async def run_all(self, *, healthy: bool | None = None) -> None:
+    async def run_all(self, *, healthy: bool | None = None, job_id: str = "web") -> None:
         """Let everything that is wanted run, and everything that is not end."""
-        for one in self.allocations():
+        for one in self.allocations(job_id):
             if one.client_terminal:
                 continue
             if one.desired_status == DesiredStatus.RUN:

@@ -5,6 +5,7 @@ import pytest
 
 from daemon.evals.configuration import configuration, configure
 from storage.errors import Malformed
+from storage.records.job import JobType
 from storage.records.operation import PreemptionConfig, SchedulerConfig
 from storage.store import Store
 
@@ -23,13 +24,23 @@ async def test_nothing_is_set_when_somebody_else_was_faster(store: Store) -> Non
     assert store.read(configuration).scheduler_algorithm == "spread"
 
 
+async def test_who_may_displace_others_is_kept(store: Store) -> None:
+    assert store.read(configuration).preemption_config == PreemptionConfig(
+        system_scheduler_enabled=True
+    )
+    wanted = PreemptionConfig(system_scheduler_enabled=False, batch_scheduler_enabled=True)
+    await configure(store, SchedulerConfig(preemption_config=wanted))
+    kept = store.read(configuration).preemption_config
+    allowed = [kind for kind in JobType if kept.makes_room_for(kind)]
+    assert (kept, allowed) == (wanted, [JobType.BATCH])
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("scheduler_algorithm", "best"),
         ("pause_eval_broker", True),
         ("memory_oversubscription_enabled", True),
-        ("preemption_config", PreemptionConfig(batch_scheduler_enabled=True)),
     ],
 )
 async def test_what_could_not_be_kept_is_refused(store: Store, field: str, value: object) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.evals import worker
+from daemon.evals import decision, worker
 from daemon.evals.gc import Retention
 from storage.origin import serving
 from storage.queries import evaluations, jobs
@@ -150,7 +150,7 @@ async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("by nothing")
 
-    monkeypatch.setattr(worker, "schedule", broken)
+    monkeypatch.setattr(decision, "schedule", broken)
     made = await cluster.register(job("web"))
     await cluster.work()
     failed = cluster.evaluation(made.id)

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 import trio
 
 from storage.queries import jobs
@@ -173,14 +174,15 @@ async def test_a_shutdown_delay_that_has_begun_can_be_cut_short(world: World, pi
     assert (await world.until_done(alloc_id)).client_status == "complete"
 
 
-async def test_an_ended_task_is_gone_before_its_replacement_begins(
-    world: World, pipe: Pipe
+@pytest.mark.parametrize("link", ["previous_allocation", "waits_for"])
+async def test_an_ended_task_is_gone_before_what_takes_its_place_begins(
+    world: World, pipe: Pipe, link: str
 ) -> None:
     text = "trap '' INT; echo $$ >$PIPE; while :; do sleep 0.01; done"
     old, (main,) = await begun(world, pipe, text, kill_timeout=SECOND // 5)
     new = await world.place(
         batch(script(f"kill -0 {main} && echo there; exit 0"), job_id="new"),
-        desired=Desired(previous_allocation=old),
+        desired=Desired(**{link: old if link == "previous_allocation" else [old]}),
     )
     await world.until(new, lambda one: one.client.task_states)
     assert world.types(new) == ["Received"]

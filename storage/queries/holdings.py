@@ -1,0 +1,85 @@
+"""What allocations that have not ended hold of the nodes: in sum, and each of them."""
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.allocation import DesiredStatus
+from storage.records.holder import Holder
+
+_USED = """
+    SELECT node_id, count(*) AS number, sum(cpu) AS cpu, sum(memory) AS memory, sum(disk) AS disk
+      FROM allocations
+     WHERE client_status IN ('pending', 'running', 'unknown')
+  GROUP BY node_id
+"""
+_PORTS = "SELECT node_id, allocation_id, port FROM allocation_ports"
+_EXCLUSIVE = """
+    SELECT node_id, exclusive FROM allocations
+     WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
+"""
+_HOLDERS = """
+    SELECT a.id, a.namespace, a.job_id, a.job_type, a.task_group, a.node_id, a.desired_status,
+           a.alloc_modify_index, a.cpu, a.memory, a.disk, a.exclusive,
+           v.document ->> '$.Priority' AS priority
+      FROM allocations a
+      JOIN job_versions v
+        ON v.namespace = a.namespace AND v.job_id = a.job_id AND v.version = a.job_version
+     WHERE a.client_status IN ('pending', 'running', 'unknown')
+  ORDER BY a.create_index, a.id
+"""
+
+
+class Held(msgspec.Struct):
+    """What allocations that have not ended hold on a node: MHz, MB, MB, and what is exclusive."""
+
+    number: int = 0
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    ports: set[int] = msgspec.field(default_factory=set)
+    cores: set[int] = msgspec.field(default_factory=set)
+    devices: set[str] = msgspec.field(default_factory=set)
+
+
+def held(db: Snapshot) -> dict[str, Held]:
+    """Return what allocations hold, by node."""
+    nodes: dict[str, Held] = {}
+    for row in db.all(_USED):
+        nodes[row["node_id"]] = Held(row["number"], row["cpu"], row["memory"], row["disk"])
+    for row in db.all(_PORTS):
+        nodes.setdefault(row["node_id"], Held()).ports.add(row["port"])
+    for row in db.all(_EXCLUSIVE):
+        cores, devices = msgspec.json.decode(row["exclusive"])
+        nodes[row["node_id"]].cores.update(cores)
+        nodes[row["node_id"]].devices.update(devices)
+    return nodes
+
+
+def holders(db: Snapshot) -> list[Holder]:
+    """Return every allocation that has not ended with what it holds, oldest first."""
+    ports: dict[str, set[int]] = {}
+    for row in db.all(_PORTS):
+        ports.setdefault(row["allocation_id"], set()).add(row["port"])
+    found = []
+    for row in db.all(_HOLDERS):
+        cores, devices = msgspec.json.decode(row["exclusive"] or "[[], []]")
+        found.append(
+            Holder(
+                id=row["id"],
+                namespace=row["namespace"],
+                job_id=row["job_id"],
+                job_type=row["job_type"],
+                task_group=row["task_group"],
+                priority=row["priority"],
+                node_id=row["node_id"],
+                alloc_modify_index=row["alloc_modify_index"],
+                ending=row["desired_status"] != DesiredStatus.RUN,
+                cpu=row["cpu"],
+                memory=row["memory"],
+                disk=row["disk"],
+                ports=frozenset(ports.get(row["id"], ())),
+                cores=frozenset(cores),
+                device_ids=frozenset(devices),
+            )
+        )
+    return found

@@ -1,0 +1,165 @@
+"""Preemption in the store: the evicted and the evaluation of its job are one write with the placed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.evals import worker
+from daemon.evals.configuration import configure
+from daemon.evals.dry_run import dry_run
+from storage.queries import invariants
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
+from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.job import Job
+from storage.records.node import NodeMemory
+from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.task import Resources
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import ROLLING, node, resources
+
+
+def sized(name: str, megabytes: int, priority: int, **fields: Any) -> Job:
+    needed = Resources(cpu=10, memory_mb=megabytes)
+    of_group = {"count": fields.pop("count", 1), "update": fields.pop("update", None)}
+    wanted = group("web", task(resources=needed), **of_group)
+    return job(name, wanted, priority=priority, **fields)
+
+
+async def allow(cluster: Cluster, **kinds: bool) -> None:
+    wanted = SchedulerConfig(preemption_config=PreemptionConfig(**kinds))
+    await configure(cluster.store, wanted)
+
+
+@pytest.fixture
+async def narrow(store: Store) -> Cluster:
+    """Return a cluster whose node has 100 MB, where services may displace others."""
+    made = Cluster(store)
+    await made.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
+    await allow(made, service_scheduler_enabled=True)
+    return made
+
+
+async def run(cluster: Cluster, wanted: Job) -> None:
+    """Register a job, let what it displaces end, and let it run."""
+    await cluster.register(wanted)
+    await cluster.work()
+    for name in ("low", "lower", wanted.id):
+        await cluster.run_all(job_id=name)
+
+
+def only(cluster: Cluster, job_id: str) -> Allocation:
+    (one,) = cluster.allocations(job_id)
+    return one
+
+
+def made_by_preemption(cluster: Cluster, job_id: str) -> list[Evaluation]:
+    return [
+        found
+        for one in cluster.evaluations(EvalStatus.BLOCKED, job_id)
+        if one.previous_eval
+        and (found := cluster.evaluation(one.previous_eval)).triggered_by == Trigger.PREEMPTION
+    ]
+
+
+async def test_the_evicted_waits_and_comes_back(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 80, 20))
+    await narrow.register(sized("high", 60, 80))
+    await narrow.work()
+    gone, placed = only(narrow, "low"), only(narrow, "high")
+    assert gone.desired_status == DesiredStatus.EVICT
+    assert gone.desired.description == f"Preempted by alloc ID {placed.id}"
+    assert gone.desired.preempted_by_allocation == placed.id
+    assert placed.desired.preempted_allocations == placed.desired.waits_for == [gone.id]
+    (caused,) = made_by_preemption(narrow, "low")
+    assert (caused.status, caused.priority) == (EvalStatus.COMPLETE, 20)
+    await narrow.report(gone, ClientStatus.COMPLETE)
+    assert await narrow.work() == []  # the room of the evicted is taken
+    await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
+    await narrow.work()
+    assert [one.name for one in narrow.wanted("low")] == ["low.web[0]"]
+    assert list(narrow.store.read(invariants.broken)) == []
+
+
+@pytest.mark.parametrize("kind", ["service", "batch", "sysbatch", "system"])
+async def test_whatever_was_evicted_comes_back(narrow: Cluster, kind: str) -> None:
+    await run(narrow, sized("low", 80, 20, type=kind))
+    await run(narrow, sized("high", 60, 80))
+    assert only(narrow, "low").client_terminal
+    await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
+    await narrow.work()
+    assert [one.client_status for one in narrow.wanted("low")] == [ClientStatus.PENDING]
+    assert list(narrow.store.read(invariants.broken)) == []
+
+
+async def test_what_comes_back_is_no_new_rollout(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 80, 20, update=ROLLING))
+    await narrow.run_all(healthy=True, job_id="low")
+    first = narrow.deployment("low").id
+    await run(narrow, sized("high", 60, 80))
+    await narrow.report(only(narrow, "high"), ClientStatus.COMPLETE)
+    await narrow.work()
+    assert len(narrow.wanted("low")) == 1
+    assert narrow.deployment("low").id == first
+
+
+async def test_only_kinds_for_which_it_is_allowed_displace_others(narrow: Cluster) -> None:
+    await allow(narrow, batch_scheduler_enabled=True)
+    await run(narrow, sized("low", 80, 20))
+    await run(narrow, sized("high", 60, 80))
+    assert [one.desired_status for one in narrow.allocations("low")] == [DesiredStatus.RUN]
+    await run(narrow, sized("urgent", 60, 80, type="batch"))
+    assert [one.desired_status for one in narrow.allocations("low")] == [DesiredStatus.EVICT]
+
+
+async def test_system_jobs_displace_others_unless_told_otherwise(cluster: Cluster) -> None:
+    await cluster.join(node(node_resources=resources(memory=NodeMemory(memory_mb=100))))
+    await run(cluster, sized("low", 80, 20))
+    await run(cluster, sized("high", 60, 80, type="system"))
+    assert [one.desired_status for one in cluster.allocations("low")] == [DesiredStatus.EVICT]
+
+
+async def test_two_that_are_decided_at_once_do_not_displace_the_same(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 50, 20))
+    await run(narrow, sized("lower", 50, 10))
+    for name in ("a", "b"):
+        await narrow.register(sized(name, 50, 80))
+    ready = narrow.store.read(lambda db: worker.next_evaluations(db, now=narrow.clock.now()))
+    assert len(ready) == 2
+    await worker.process(narrow.store, ready, narrow.clock, narrow.ids)
+    await narrow.work()
+    placed = [only(narrow, name).desired.preempted_allocations for name in ("a", "b")]
+    assert placed == [[only(narrow, "lower").id], [only(narrow, "low").id]]
+
+
+async def test_who_has_ended_in_the_meantime_need_not_go(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 80, 20))
+    await narrow.register(sized("high", 60, 80))
+    (ready,) = narrow.store.read(lambda db: worker.next_evaluations(db, now=narrow.clock.now()))
+    (decision,) = narrow.store.read(
+        lambda db: worker._decide_all(db, chosen=[ready], now=1, ids=narrow.ids)
+    )
+    await narrow.report(only(narrow, "low"), ClientStatus.COMPLETE)
+    await worker._keep(narrow.store, decision, 1)
+    assert narrow.allocations("high") == []
+    await narrow.work()
+    assert only(narrow, "high").desired.preempted_allocations is None
+    assert only(narrow, "low").desired_status == DesiredStatus.RUN
+
+
+async def test_a_plan_says_what_the_decision_will_do(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 80, 20))
+    wanted = sized("high", 60, 80)
+    outlook = narrow.store.read(
+        lambda db: dry_run(db, wanted, now=narrow.clock.now(), ids=narrow.ids)
+    )
+    assert outlook.annotations.desired_tg_updates["web"].preemptions == 1
+    (shown,) = outlook.annotations.preempted_allocs or ()
+    stub = msgspec.json.decode(shown)
+    assert (stub["ID"], stub["JobID"]) == (only(narrow, "low").id, "low")
+    assert (outlook.failed, outlook.evaluations) == ({}, [])
+    assert only(narrow, "low").desired_status == DesiredStatus.RUN
+    await run(narrow, wanted)
+    assert only(narrow, "high").desired.preempted_allocations == [stub["ID"]]

@@ -1,0 +1,388 @@
+"""Preemption: who makes room for a job that matters more, and who never does."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from daemon.scheduler.nodes.devices import DeviceInstance, DeviceKind
+from daemon.scheduler.schedule import schedule
+from daemon.scheduler.state import ClusterState, NodeState, Plan
+from storage.records.evaluation import EvalStatus, Trigger
+from storage.records.group import TaskGroup
+from storage.records.holder import Holder
+from storage.records.job import Job
+from storage.records.node import Node, NodeCPU, NodeMemory
+from storage.records.task import Device, Network, Port, Resources
+from tests.samples import NOW, evaluation, group, job, task
+from tests.unit.scheduler.world import ids, node, resources
+
+HERE = node(
+    node_resources=resources(
+        cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=4, reservable_cpu_cores=[0, 1, 2, 3]),
+        memory=NodeMemory(memory_mb=1000),
+    )
+)
+WEB = [Network(mode="host", reserved_ports=[Port(label="web", value=8080)])]
+
+
+def holder(name: str, priority: int = 20, *, memory: int = 0, **fields: Any) -> Holder:
+    given = {"namespace": "default", "job_type": "service", "task_group": "web", **fields}
+    return Holder(
+        id=name,
+        job_id=given.pop("job_id", f"job-{name}"),
+        priority=priority,
+        node_id=given.pop("node_id", HERE.id),
+        alloc_modify_index=1,
+        memory=memory,
+        **given,
+    )
+
+
+def wanting(*, count: int = 1, networks: Any = None, **needs: Any) -> TaskGroup:
+    needed = Resources(**{"cpu": 1, "memory_mb": 1, **needs})
+    return group("web", task(resources=needed), count=count, networks=networks)
+
+
+def state(
+    wanted: Job, holders: Iterable[Holder], *, nodes: Iterable[Node] = (HERE,), allowed: bool = True
+) -> ClusterState:
+    known = tuple(holders)
+    states = []
+    for one in nodes:
+        here = [each for each in known if each.node_id == one.id]
+        states.append(
+            NodeState(
+                node=one,
+                cpu=sum(each.cpu for each in here),
+                memory=sum(each.memory for each in here),
+                disk=sum(each.disk for each in here),
+                ports=frozenset(port for each in here for port in each.ports),
+                cores=frozenset(core for each in here for core in each.cores),
+                devices=frozenset(device for each in here for device in each.device_ids),
+                allocations=len(here),
+            )
+        )
+    return ClusterState(
+        index=5,
+        job=wanted,
+        nodes=tuple(states),
+        versions={0: wanted},
+        holders=known if allowed else None,
+    )
+
+
+def plan_of(
+    wanted: TaskGroup, *holders: Holder, priority: int = 80, kind: str = "service", **fields: Any
+) -> Plan:
+    made = job("big", wanted, priority=priority, type=kind, **fields)
+    return schedule(state(made, holders), evaluation(made), now=NOW, ids=ids())
+
+
+def victims(plan: Plan) -> list[str]:
+    return sorted(one.holder.id for one in plan.evict)
+
+
+# ---- who goes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "holders", "gone"),
+    [
+        (wanting(memory_mb=500), [holder("a", 70, memory=600)], ["a"]),
+        (wanting(memory_mb=500), [holder("a", 71, memory=600)], []),
+        (wanting(memory_mb=500), [holder("a", 80, memory=600)], []),
+        (wanting(memory_mb=500), [holder("a", 20, memory=600, job_id="big")], []),
+        (wanting(memory_mb=400), [holder("a", 20, memory=600)], []),
+        (wanting(memory_mb=1001), [holder("a", 20, memory=600)], []),
+        # The least important, even if it takes more of them.
+        (
+            wanting(memory_mb=500),
+            [holder("a", 30, memory=500), holder("b", memory=250), holder("c", memory=250)],
+            ["b", "c"],
+        ),
+        # Where these do not suffice, only those of them that are needed besides.
+        (
+            wanting(memory_mb=600),
+            [holder("a", 30, memory=600), holder("b", memory=200), holder("c", memory=200)],
+            ["a"],
+        ),
+        # Of equals the one that suffices, and the smallest of those.
+        (
+            wanting(memory_mb=300),
+            [holder("a", memory=100), holder("b", memory=500), holder("c", memory=400)],
+            ["c"],
+        ),
+        (
+            wanting(memory_mb=500),
+            [holder("a", memory=400), holder("b", memory=100), holder("c", memory=500)],
+            ["c"],
+        ),
+        # Of those that are the same, the youngest.
+        (
+            wanting(memory_mb=500),
+            [holder("a", memory=500), holder("b", memory=500)],
+            ["b"],
+        ),
+        (wanting(cpu=900), [holder("a", cpu=500), holder("b", memory=900)], ["a"]),
+        (wanting(cpu=800, memory_mb=900), [holder("a", cpu=500), holder("b", memory=900)], ["a", "b"]),
+        (
+            wanting(networks=WEB),
+            [holder("a", ports=frozenset({80})), holder("b", 60, ports=frozenset({8080}))],
+            ["b"],
+        ),
+        (wanting(networks=WEB), [holder("a", 75, ports=frozenset({8080}))], []),
+        (
+            wanting(cores=2),
+            [holder("a", cpu=500, cores=frozenset({0, 1})), holder("b", cpu=250, cores=frozenset({2}))],
+            ["b"],
+        ),
+        (wanting(cores=4), [holder("a", cores=frozenset({0})), holder("b", memory=10)], ["a"]),
+    ],
+)  # fmt: skip
+def test_only_who_matters_less_goes_and_no_more_than_needed(
+    wanted: TaskGroup, holders: list[Holder], gone: list[str]
+) -> None:
+    plan = plan_of(wanted, *holders)
+    assert victims(plan) == gone
+    assert bool(plan.evict) == bool(gone)
+    if gone:
+        (placed,) = plan.place
+        assert sorted(placed.desired.preempted_allocations or ()) == gone
+        assert {one.by for one in plan.evict} == {placed.id}
+        assert not plan.failed
+
+
+def test_who_holds_the_device_goes() -> None:
+    gpu = DeviceKind(vendor="acme", type="gpu", name="x1", instances=[DeviceInstance(id="g0")])
+    here = node(node_resources=resources(devices=[msgspec.to_builtins(gpu)]))
+    needed = Resources(cpu=1, memory_mb=1, devices=[Device(name="gpu")])
+    made = job("big", group("web", task(resources=needed)), priority=80)
+    holders = [
+        holder("a", node_id=here.id),
+        holder("b", 50, node_id=here.id, device_ids=frozenset({"g0"})),
+    ]
+    plan = schedule(state(made, holders, nodes=[here]), evaluation(made), now=NOW, ids=ids())
+    assert victims(plan) == ["b"]
+
+
+def test_nobody_goes_where_it_is_not_allowed() -> None:
+    made = job("big", wanting(memory_mb=500), priority=80)
+    crowded = state(made, [holder("a", memory=900)], allowed=False)
+    plan = schedule(crowded, evaluation(made), now=NOW, ids=ids())
+    assert (plan.evict, plan.place, plan.queued) == ((), (), {"web": 1})
+
+
+def test_a_system_job_displaces_others_on_each_of_its_nodes() -> None:
+    plan = plan_of(wanting(memory_mb=500), holder("a", memory=900), kind="system")
+    assert victims(plan) == ["a"]
+    assert plan.annotations.desired_tg_updates["web"].preemptions == 1
+
+
+def test_the_node_is_chosen_where_the_least_important_goes() -> None:
+    there = node("node-2", node_resources=HERE.node_resources)
+    made = job("big", wanting(memory_mb=500), priority=80)
+    holders = [holder("a", 40, memory=900), holder("b", 30, memory=900, node_id=there.id)]
+    plan = schedule(state(made, holders, nodes=[HERE, there]), evaluation(made), now=NOW, ids=ids())
+    assert victims(plan) == ["b"]
+    assert [one.node_id for one in plan.place] == [there.id]
+
+
+def test_nobody_goes_on_a_node_that_does_not_suit() -> None:
+    made = job("big", wanting(memory_mb=500), priority=80, datacenters=["elsewhere"])
+    crowded = state(made, [holder("a", memory=900)])
+    assert not schedule(crowded, evaluation(made), now=NOW, ids=ids()).evict
+
+
+# ---- what follows ---------------------------------------------------------------------------------
+
+
+def test_the_jobs_of_those_who_go_are_looked_at_again_once_each() -> None:
+    plan = plan_of(
+        wanting(memory_mb=1000),
+        holder("a", 20, memory=300, job_id="low"),
+        holder("b", 20, memory=300, job_id="low"),
+        holder("c", 30, memory=400, job_id="mid", job_type="batch"),
+    )
+    found = [(one.job_id, one.priority, one.type) for one in plan.displaced]
+    assert sorted(found) == [("low", 20, "service"), ("mid", 30, "batch")]
+    assert {one.triggered_by for one in plan.displaced} == {Trigger.PREEMPTION}
+    assert {one.status for one in plan.displaced} == {EvalStatus.PENDING}
+
+
+def test_what_takes_the_room_of_others_waits_for_all_that_end_there() -> None:
+    going = holder("a", memory=100, ending=True)
+    plan = plan_of(wanting(memory_mb=950), going, holder("b", memory=500), holder("c", memory=400))
+    (placed,) = plan.place
+    assert sorted(placed.desired.preempted_allocations or ()) == ["b", "c"]
+    assert sorted(placed.desired.waits_for or ()) == ["a", "b", "c"]
+
+
+def test_nobody_goes_for_room_that_is_coming_anyway() -> None:
+    going = holder("a", memory=600, ending=True)
+    plan = plan_of(wanting(memory_mb=500), going, holder("b", memory=400))
+    (placed,) = plan.place
+    assert (plan.evict, placed.desired.preempted_allocations) == ((), None)
+    assert placed.desired.waits_for == ["a"]
+
+
+def test_what_the_first_leaves_of_the_room_is_for_the_next_who_waits_as_well() -> None:
+    plan = plan_of(wanting(memory_mb=300, count=3), holder("a", memory=900))
+    assert victims(plan) == ["a"]
+    assert [one.desired.waits_for for one in plan.place] == [["a"], ["a"], ["a"]]
+    assert [one.desired.preempted_allocations for one in plan.place] == [["a"], None, None]
+
+
+def test_a_port_that_the_next_one_waits_for_is_not_given_twice() -> None:
+    going = holder("a", ports=frozenset({8080}), ending=True)
+    has_it = holder("b", 80, ports=frozenset({8080}))
+    plan = plan_of(wanting(networks=WEB), going, has_it)
+    assert (plan.place, plan.evict) == ((), ())
+
+
+def test_a_port_that_one_of_them_got_is_not_given_to_another() -> None:
+    plan = plan_of(wanting(networks=WEB, count=2), holder("a", ports=frozenset({8080})))
+    assert len(plan.place) == 1
+    assert plan.queued == {"web": 1}
+
+
+def test_all_at_once_displaces_nobody_for_a_part() -> None:
+    wanted = wanting(memory_mb=400, count=3)
+    plan = plan_of(wanted, holder("a", memory=900), all_at_once=True)
+    assert (plan.place, plan.evict, plan.displaced) == ((), (), ())
+    assert plan.annotations.desired_tg_updates["web"].preemptions == 0
+    assert len(plan_of(wanted, holder("a", memory=900)).place) == 2
+
+
+def test_thousands_that_are_alike_are_looked_at_as_one() -> None:
+    many = [holder(f"a{number}", cpu=1) for number in range(1000)]
+    assert len(plan_of(wanting(cpu=700), *many).evict) == 700
+
+
+# ---- what always holds ----------------------------------------------------------------------------
+
+sizes = some.sampled_from([0, 50, 100, 250, 400])
+tenants = some.lists(
+    some.builds(
+        holder,
+        some.just("x"),
+        some.sampled_from([10, 20, 30, 70, 71, 90]),
+        memory=sizes,
+        cpu=sizes,
+        job_id=some.sampled_from(["one", "two", "three"]),
+        ports=some.sampled_from([frozenset(), frozenset(), frozenset({8080}), frozenset({9090})]),
+        cores=some.sampled_from([frozenset(), frozenset(), frozenset({0}), frozenset({1, 2})]),
+        ending=some.sampled_from([False, False, False, True]),
+    ),
+    max_size=8,
+)
+groups = some.builds(
+    wanting,
+    count=some.integers(1, 3),
+    memory_mb=some.sampled_from([1, 100, 300, 900]),
+    cpu=some.sampled_from([1, 100, 300, 900]),
+    cores=some.sampled_from([0, 0, 1, 3]),
+    networks=some.sampled_from([None, WEB]),
+)
+
+
+def _admitted(made: list[Holder]) -> list[Holder]:
+    """Return those that a node could have taken: none has what another one has that stays."""
+    admitted: list[Holder] = []
+    for number, one in enumerate(made):
+        present = [each for each in admitted if not each.ending]
+        fits = (
+            sum(each.memory for each in present) + one.memory <= 1000
+            and sum(each.cpu for each in present) + one.cpu <= 1000
+            and not any(one.ports & each.ports or one.cores & each.cores for each in admitted)
+        )
+        if fits:
+            admitted.append(msgspec.structs.replace(one, id=f"t{number}"))
+    return admitted
+
+
+def _with_priorities(holders: Iterable[Holder], movable: set[str]) -> list[Holder]:
+    """Return the same with only those left who may go."""
+    return [
+        one if one.id in movable else msgspec.structs.replace(one, priority=100) for one in holders
+    ]
+
+
+def _stays(plan: Plan, holders: Iterable[Holder]) -> list[Holder]:
+    gone = {one.holder.id for one in plan.evict}
+    return [one for one in holders if not one.ending and one.id not in gone]
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, tenants)
+def test_capacity_is_never_exceeded_by_what_stays_and_what_comes(
+    wanted: TaskGroup, made: list[Holder]
+) -> None:
+    holders = _admitted(made)
+    plan = plan_of(wanted, *holders)
+    stays, placed = _stays(plan, holders), [one.placement.resources for one in plan.place]
+    shares = [*stays, *placed]
+    if not placed:
+        assert not plan.evict
+        return
+    assert sum(one.memory for one in shares) <= 1000
+    assert sum(one.cpu for one in shares) <= 1000
+    for exclusive in ("ports", "cores"):
+        held = [number for one in shares for number in getattr(one, exclusive)]
+        assert len(held) == len(set(held))
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, tenants)
+def test_whoever_goes_matters_less_by_the_margin_and_is_waited_for(
+    wanted: TaskGroup, made: list[Holder]
+) -> None:
+    plan = plan_of(wanted, *_admitted(made))
+    assert all(one.holder.priority <= 70 and not one.holder.ending for one in plan.evict)
+    by_id = {one.id: one for one in plan.place}
+    for one in plan.evict:
+        assert one.holder.id in (by_id[one.by].desired.preempted_allocations or ())
+        assert one.holder.id in (by_id[one.by].desired.waits_for or ())
+    assert len({one.holder.id for one in plan.evict}) == len(plan.evict)
+    named = {one for placed in plan.place for one in placed.desired.preempted_allocations or ()}
+    assert named == set(victims(plan))
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, tenants)
+def test_nobody_goes_who_need_not(wanted: TaskGroup, made: list[Holder]) -> None:
+    one_of_it = msgspec.structs.replace(wanted, count=1)
+    holders = _admitted(made)
+    gone = set(victims(plan_of(one_of_it, *holders)))
+    for spared in gone:
+        without = plan_of(one_of_it, *_with_priorities(holders, gone - {spared}))
+        assert not without.place
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, tenants)
+def test_nobody_goes_as_long_as_less_important_ones_would_do(
+    wanted: TaskGroup, made: list[Holder]
+) -> None:
+    one_of_it = msgspec.structs.replace(wanted, count=1)
+    holders = _admitted(made)
+    gone = [one.holder for one in plan_of(one_of_it, *holders).evict]
+    highest = max((one.priority for one in gone), default=0)
+    less = {one.id for one in holders if one.priority < highest}
+    if gone:
+        assert not plan_of(one_of_it, *_with_priorities(holders, less)).place
+
+
+@settings(max_examples=300, deadline=None)
+@given(groups, tenants)
+def test_where_those_who_may_go_would_make_room_it_is_placed(
+    wanted: TaskGroup, made: list[Holder]
+) -> None:
+    holders = _admitted(made)
+    if plan_of(wanted, *holders).place:
+        return
+    firm = [one for one in holders if one.priority > 70 and not one.ending]
+    assert not plan_of(wanted, *firm).place
