@@ -4,7 +4,19 @@ from collections.abc import Mapping
 
 from storage.records.evaluation import Evaluation, PlacementMetric
 
-_MISSING_DRIVERS = "missing drivers"  # stands among the constraints (golden: blocked-evaluation)
+# What stands among the constraints though it is none (golden: blocked-evaluation).
+_MISSING = {
+    "missing drivers": "a driver of its tasks",
+    "missing devices": "a device that its tasks ask for",
+    "missing compatible host volumes": "a host volume that it asks for",
+    "missing network": "a network of the kind that it asks for",
+}
+_SHORT = {
+    "cores": "too few cores left",
+    "devices: no devices match request": "too few devices left that its tasks ask for",
+    "max allocation exceeded": "as many allocations as it takes",
+    "network: dynamic port selection failed": "too few dynamic ports left",
+}
 
 
 def several(count: int, noun: str) -> str:
@@ -34,7 +46,10 @@ def _sentence(metric: PlacementMetric) -> str:
 def why(metric: PlacementMetric) -> str:
     """Return what a look at the nodes found, such as `the only node has too little memory left`."""
     if not metric.nodes_in_pool:
-        return f'no node that is ready is in pool "{metric.node_pool}"'
+        return (
+            f'no node that is open for new work is in pool "{metric.node_pool}" '
+            "and in a datacenter of the job"
+        )
     if not metric.nodes_evaluated:
         asked = ", ".join(sorted(metric.nodes_available or {}))
         return f"no node that is ready is in a datacenter of the job ({asked or 'none is known'})"
@@ -46,8 +61,8 @@ def _filtered(metric: PlacementMetric) -> list[str]:
     reasons = []
     for rule, count in sorted((metric.constraint_filtered or {}).items()):
         nodes = _nodes(count, metric)
-        if rule == _MISSING_DRIVERS:
-            reasons.append(f"{nodes} {_verb(count, 'lacks', 'lack')} a driver of its tasks")
+        if rule in _MISSING:
+            reasons.append(f"{nodes} {_verb(count, 'lacks', 'lack')} {_MISSING[rule]}")
         else:
             reasons.append(f"{nodes} {_verb(count, 'does', 'do')} not meet {rule}")
     return reasons
@@ -76,6 +91,8 @@ def _lack(dimension: str, metric: PlacementMetric) -> str:
     asked = _asked(metric)
     if wanted := asked.get(dimension):
         return f"less than {wanted} of {dimension} left"
+    if dimension in _SHORT:
+        return _SHORT[dimension]
     if dimension.startswith("network: "):
         return f"a port in use ({dimension.removeprefix('network: ')})"
     return f"too little {dimension} left"

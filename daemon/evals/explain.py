@@ -8,12 +8,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from daemon.evals.state import largest_room, node_states
+from daemon.evals import shortage
 from daemon.scheduler import reschedule
-from daemon.scheduler.nodes.fit import need_of
-from daemon.wording import several, why
+from daemon.wording import several
 from storage.queries import allocations, children, deployments, evaluations, jobs, periodic
-from storage.queries.evaluations import Room
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
 from storage.records.base import SECOND
@@ -23,7 +21,7 @@ from storage.records.explanation import Cause, Explanation, Reason
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.periodic import SlotOutcome
-from storage.records.times import nanoseconds, rfc3339
+from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 
 def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
@@ -58,7 +56,6 @@ def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason
             allocations=found,
             waiting=evaluations.unfinished(db, job.namespace, job.id),
             deployment=deployments.latest(db, job.namespace, job.id),
-            free=largest_room(node_states(db)),
         )
         for group in job.task_groups or ():
             yield from _of_group(db, case, group)
@@ -102,13 +99,14 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     allocations: list[Allocation]
     waiting: list[Evaluation]  # pending or blocked
     deployment: Deployment | None
-    free: Room
 
     def blocked(self) -> list[Evaluation]:
         return [one for one in self.waiting if one.status == EvalStatus.BLOCKED]
 
     def policy_of(self, group: TaskGroup) -> ReschedulePolicy | None:
-        return group.reschedule_policy if self.job.type != JobType.SYSTEM else None
+        """Return how a failed allocation is placed again; None where that never happens."""
+        ends = self.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
+        return None if ends else group.reschedule_policy or ReschedulePolicy()
 
 
 def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
@@ -130,12 +128,31 @@ def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
         yield _failed(case, group, one)
     there = sum(one.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for one in wanted)
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
+    yield from _displaced(db, case, group, {one.name for one in wanted})
     yield from _unplaced(
-        case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
+        db, case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
     )
     outdated = [one for one in wanted if one.job_version != case.job.version and not one.terminal]
     if outdated and case.deployment is not None:
         yield from _held_back(case.deployment, group, len(outdated))
+
+
+def _displaced(db: Snapshot, case: _Case, group: TaskGroup, present: set[str]) -> Iterator[Reason]:
+    """Say for whom something had to go whose place nothing has taken; of other namespaces it is not said."""
+    found = allocations.of_job(db, case.job.namespace, case.job.id)
+    newest = {one.name: one for one in reversed(found) if one.task_group == group.name}
+    for one in sorted(newest.values(), key=lambda one: one.index):
+        if one.desired_status != DesiredStatus.EVICT or one.name in present:
+            continue
+        by = allocations.find(db, one.desired.preempted_by_allocation)
+        own = by is not None and by.namespace == one.namespace
+        who = f'job "{by.job_id}"' if by and own else "a job of another namespace"
+        yield Reason(
+            cause=Cause.PREEMPTED,
+            message=f"{one.name} made room for {who}, which matters more",
+            task_group=group.name,
+            allocation_id=one.id,
+        )
 
 
 def _starting(db: Snapshot, one: Allocation) -> Reason:
@@ -146,14 +163,25 @@ def _starting(db: Snapshot, one: Allocation) -> Reason:
         if state.state == TaskPhase.PENDING
         for event in allocations.newest_events(db, one.id, name, most=1)
     ]
+    text = "has its place and is starting" + (f" ({'; '.join(last)})" if last else "")
+    if ending := sum(_has_not_ended(db, before) for before in _predecessors(one)):
+        text = f"has its place and begins when {several(ending, 'allocation')} there came to an end"
     return Reason(
         cause=Cause.START,
-        message=f"{one.name} has its place and is starting"
-        + (f" ({'; '.join(last)})" if last else ""),
+        message=f"{one.name} {text}",
         task_group=one.task_group,
         missing=1,
         allocation_id=one.id,
     )
+
+
+def _predecessors(one: Allocation) -> list[str]:
+    return [one.desired.previous_allocation, *(one.desired.waits_for or ())]
+
+
+def _has_not_ended(db: Snapshot, alloc_id: str) -> bool:
+    found = allocations.find(db, alloc_id)
+    return found is not None and not found.client_terminal
 
 
 def _failed(case: _Case, group: TaskGroup, one: Allocation) -> Reason:
@@ -181,7 +209,9 @@ def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, st
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
         return Cause.PLACE, "found no new place", 0
     policy, deployment = case.policy_of(group), case.deployment
-    if policy is None or not (policy.unlimited or policy.attempts):
+    if policy is None:
+        return Cause.LIMIT, f"is not placed again: {case.job.type} jobs never are", 0
+    if not (policy.unlimited or policy.attempts):
         return (
             Cause.LIMIT,
             "is not placed again, because its reschedule policy allows no attempt",
@@ -191,22 +221,27 @@ def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, st
         limit = f"{several(policy.attempts, 'attempt')} within {policy.interval // SECOND}s"
         return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
     if deployment is not None and deployment.id == one.deployment_id and deployment.active:
-        return Cause.DEPLOYMENT, f"its deployment {deployment.id} decides what becomes of it", 0
+        message = f"its deployment {deployment.id} decides what becomes of it"
+        return Cause.DEPLOYMENT, message + _deadline(deployment, group), 0
     return Cause.TURN, "is placed again when the scheduler has looked at it", 0
 
 
 # ---- what has no place --------------------------------------------------------------------------
 
 
-def _unplaced(case: _Case, group: TaskGroup, lacking: int, *, retried: int) -> Iterator[Reason]:
+def _unplaced(
+    db: Snapshot, case: _Case, group: TaskGroup, lacking: int, *, retried: int
+) -> Iterator[Reason]:
     """Say why allocations have no place; `retried` of them are explained by their failures."""
     explained = retried
     for evaluation in case.blocked():
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)
         if metric is not None:
             missing = 1 + metric.coalesced_failures
+            if case.job.all_at_once:  # where one finds no place, none is placed
+                missing = max(missing, lacking - explained)
             explained += missing
-            yield _without_place(case, group, metric, missing)
+            yield _without_place(db, case, group, metric, missing)
     if lacking > explained:
         cause, message = _without_decision(case)
         missing = lacking - explained
@@ -214,23 +249,13 @@ def _unplaced(case: _Case, group: TaskGroup, lacking: int, *, retried: int) -> I
         yield Reason(cause=cause, message=text, task_group=group.name, missing=missing)
 
 
-def _without_place(case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int) -> Reason:
-    short, free = metric.dimension_exhausted or {}, case.free
-    need = need_of(group)
-    amounts = [
-        f"each needs {wanted} {unit} of {name}, the most that a node has free is {max(there, 0)} {unit}"
-        for name, wanted, there, unit in (
-            ("cpu", need.cpu, free.cpu, "MHz"),
-            ("memory", need.memory, free.memory, "MiB"),
-            ("disk", need.disk, free.disk, "MiB"),
-        )
-        if name in short
-    ]
-    found = why(msgspec.structs.replace(metric, resources_exhausted=None))
-    message = f"{several(missing, 'allocation')} not placed, because {found}"
+def _without_place(
+    db: Snapshot, case: _Case, group: TaskGroup, metric: PlacementMetric, missing: int
+) -> Reason:
+    cause, found = shortage.of_group(db, case.job, group, metric)
     return Reason(
-        cause=Cause.PLACE,
-        message="; ".join([message, *amounts]),
+        cause=cause,
+        message=f"{several(missing, 'allocation')} not placed, because {found}",
         task_group=group.name,
         missing=missing,
     )
@@ -256,7 +281,7 @@ def _held_back(deployment: Deployment, group: TaskGroup, outdated: int) -> Itera
     kept = f"{several(outdated, 'allocation')} of an older version"
     yield Reason(
         cause=Cause.DEPLOYMENT,
-        message=f"{kept} not replaced yet: {_state_of(deployment)}",
+        message=f"{kept} not replaced yet: {_state_of(deployment)}{_awaited(deployment, group)}",
         task_group=group.name,
         missing=outdated,
     )
@@ -270,3 +295,27 @@ def _holds(deployment: Deployment) -> bool:
 def _state_of(deployment: Deployment) -> str:
     text = deployment.status_description
     return f"deployment {deployment.id} is {deployment.status} ({text[:1].lower()}{text[1:]})"
+
+
+def _awaited(deployment: Deployment, group: TaskGroup) -> str:
+    """Return what an active deployment waits for, as the rest of a sentence; empty when unknown."""
+    state = deployment.task_groups.get(group.name)
+    if deployment.status == DeploymentStatus.PAUSED:
+        return f"; resume it with: steward deployment resume {deployment.id}"
+    if state is None or not deployment.active:
+        return ""
+    goal = state.desired_total
+    if state.desired_canaries and not state.promoted:
+        goal = state.desired_canaries
+        if state.healthy_allocs >= goal:
+            return f"; promote it with: steward deployment promote {deployment.id}"
+    far = f"{state.healthy_allocs} of {goal} are healthy"
+    return f"; {far}, more have to be{_deadline(deployment, group)}"
+
+
+def _deadline(deployment: Deployment, group: TaskGroup) -> str:
+    """Return until when a deployment waits for a group to come further, as the rest of a sentence."""
+    state = deployment.task_groups.get(group.name)
+    if state is None or state.require_progress_by == ZERO_TIME:
+        return ""
+    return f", by {_moment(nanoseconds(state.require_progress_by))} at the latest"

@@ -1,5 +1,7 @@
 """What allocations that have not ended hold of the nodes: in sum, and each of them."""
 
+import sqlite3
+
 import msgspec
 
 from storage.readers import Snapshot
@@ -17,16 +19,19 @@ _EXCLUSIVE = """
     SELECT node_id, exclusive FROM allocations
      WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
 """
-_HOLDERS = """
+_HOLDER = """
     SELECT a.id, a.namespace, a.job_id, a.job_type, a.task_group, a.node_id, a.desired_status,
            a.alloc_modify_index, a.cpu, a.memory, a.disk, a.exclusive,
            v.document ->> '$.Priority' AS priority
       FROM allocations a
       JOIN job_versions v
         ON v.namespace = a.namespace AND v.job_id = a.job_id AND v.version = a.job_version
-     WHERE a.client_status IN ('pending', 'running', 'unknown')
+     WHERE {}
   ORDER BY a.create_index, a.id
 """
+_HOLDERS = _HOLDER.format("a.client_status IN ('pending', 'running', 'unknown')")
+_OF_PORT = _HOLDER.format("""a.id IN (SELECT allocation_id FROM allocation_ports
+                                  WHERE node_id = :node_id AND port = :port)""")
 
 
 class Held(msgspec.Struct):
@@ -60,26 +65,31 @@ def holders(db: Snapshot) -> list[Holder]:
     ports: dict[str, set[int]] = {}
     for row in db.all(_PORTS):
         ports.setdefault(row["allocation_id"], set()).add(row["port"])
-    found = []
-    for row in db.all(_HOLDERS):
-        cores, devices = msgspec.json.decode(row["exclusive"] or "[[], []]")
-        found.append(
-            Holder(
-                id=row["id"],
-                namespace=row["namespace"],
-                job_id=row["job_id"],
-                job_type=row["job_type"],
-                task_group=row["task_group"],
-                priority=row["priority"],
-                node_id=row["node_id"],
-                alloc_modify_index=row["alloc_modify_index"],
-                ending=row["desired_status"] != DesiredStatus.RUN,
-                cpu=row["cpu"],
-                memory=row["memory"],
-                disk=row["disk"],
-                ports=frozenset(ports.get(row["id"], ())),
-                cores=frozenset(cores),
-                device_ids=frozenset(devices),
-            )
-        )
-    return found
+    return [_holder(row, ports.get(row["id"], set())) for row in db.all(_HOLDERS)]
+
+
+def of_port(db: Snapshot, node_id: str, port: int) -> list[Holder]:
+    """Return what holds a port of a node."""
+    rows = db.all(_OF_PORT, {"node_id": node_id, "port": port})
+    return [_holder(row, {port}) for row in rows]
+
+
+def _holder(row: sqlite3.Row, ports: set[int]) -> Holder:
+    cores, devices = msgspec.json.decode(row["exclusive"] or "[[], []]")
+    return Holder(
+        id=row["id"],
+        namespace=row["namespace"],
+        job_id=row["job_id"],
+        job_type=row["job_type"],
+        task_group=row["task_group"],
+        priority=row["priority"],
+        node_id=row["node_id"],
+        alloc_modify_index=row["alloc_modify_index"],
+        ending=row["desired_status"] != DesiredStatus.RUN,
+        cpu=row["cpu"],
+        memory=row["memory"],
+        disk=row["disk"],
+        ports=frozenset(ports),
+        cores=frozenset(cores),
+        device_ids=frozenset(devices),
+    )

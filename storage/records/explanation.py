@@ -14,6 +14,8 @@ class Cause(StrEnum):
     CHILDREN = "children"  # as many children of its parent are at work as may be
     TURN = "turn"  # the scheduler has not looked yet
     PLACE = "place"  # no node has room for it, or none suits it
+    NODE = "node"  # no node that it may run on is open for new work
+    PREEMPTED = "preempted"  # it made room for a job that matters more
     DELAY = "delay"  # it failed and is tried again later
     LIMIT = "limit"  # it failed and is not tried again
     DEPLOYMENT = "deployment"  # a deployment holds it back

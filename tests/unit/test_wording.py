@@ -16,7 +16,27 @@ def metric(**fields: Any) -> PlacementMetric:
 @pytest.mark.parametrize(
     ("found", "reason"),
     [
-        (metric(nodes_in_pool=0, node_pool="gpu"), 'no node that is ready is in pool "gpu"'),
+        (
+            metric(nodes_in_pool=0, node_pool="gpu"),
+            'no node that is open for new work is in pool "gpu" and in a datacenter of the job',
+        ),
+        (
+            metric(constraint_filtered={"missing devices": 1}),
+            "the only node lacks a device that its tasks ask for",
+        ),
+        (
+            metric(nodes_evaluated=2, constraint_filtered={"missing compatible host volumes": 2}),
+            "2 of 2 nodes lack a host volume that it asks for",
+        ),
+        (metric(dimension_exhausted={"cores": 1}), "the only node has too few cores left"),
+        (
+            metric(dimension_exhausted={"devices: no devices match request": 1}),
+            "the only node has too few devices left that its tasks ask for",
+        ),
+        (
+            metric(dimension_exhausted={"network: dynamic port selection failed": 1}),
+            "the only node has too few dynamic ports left",
+        ),
         (
             metric(nodes_evaluated=0, nodes_available={"dc2": 0, "dc3": 0}),
             "no node that is ready is in a datacenter of the job (dc2, dc3)",

@@ -30,8 +30,17 @@ _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 def in_scope(job: Job, node: Node) -> bool:
     """Tell whether a node is in a datacenter and the pool that the job names."""
-    in_pool = job.node_pool in ("all", "") or job.node_pool == node.node_pool
-    return in_pool and any(_glob(name, node.datacenter) for name in job.datacenters or ())
+    return in_pool(job, node) and in_datacenter(job, node)
+
+
+def in_pool(job: Job, node: Node) -> bool:
+    """Tell whether a node is in the pool that the job names."""
+    return job.node_pool in ("all", "") or job.node_pool == node.node_pool
+
+
+def in_datacenter(job: Job, node: Node) -> bool:
+    """Tell whether a node is in a datacenter that the job names."""
+    return any(_glob(name, node.datacenter) for name in job.datacenters or ())
 
 
 def _glob(pattern: str, name: str) -> bool:

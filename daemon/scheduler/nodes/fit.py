@@ -221,6 +221,11 @@ class Room:
         missing = parts + ports.collisions(need.networks, self._ports)
         return missing or float(self.lack(need) is not None)
 
+    @property
+    def free_cores(self) -> int:
+        """Return how many whole cores are free."""
+        return len(self._cores)
+
     def cpu_of(self, need: Need) -> int:
         """Return the CPU that an allocation takes here, whole cores included, in MHz."""
         return need.cpu + need.cores * self._core_cpu

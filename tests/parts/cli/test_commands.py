@@ -167,8 +167,8 @@ def test_a_job_that_cannot_be_placed_ends_with_2_and_the_reason(
     result = terminal.type("job", "run", job_file)
     assert result.exit_code == 2
     assert result.stdout.splitlines()[-2:] == [
-        'job "web": group "web": 1 allocation not placed, because no node that is ready is in '
-        'pool "gpu"',
+        'job "web": group "web": 1 allocation not placed, because no node that is open for new '
+        'work is in pool "gpu" and in a datacenter of the job',
         "evaluation 6ff3ffff waits for room and places it when there is some",
     ]
 

@@ -1,22 +1,27 @@
 """Why what a job lacks is not running: a sentence for each cause."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from daemon.evals.configuration import configure
 from daemon.evals.explain import explain
-from storage.queries import jobs, periodic
+from storage.queries import holdings, jobs, periodic
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR, SECOND
 from storage.records.explanation import Cause, Reason
-from storage.records.group import ReschedulePolicy, Update
+from storage.records.group import EphemeralDisk, ReschedulePolicy, TaskGroup, Update, Volume
 from storage.records.job import Job, Parameterized, Periodic
+from storage.records.node import NodeCPU, NodeStatus
+from storage.records.operation import PreemptionConfig, SchedulerConfig
 from storage.records.periodic import Slot, SlotOutcome
 from storage.records.scope import Constraint
-from storage.records.task import Resources
+from storage.records.task import Device, Network, Port, Resources, Task
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
-from tests.unit.scheduler.world import small
+from tests.unit.scheduler.world import node, resources, small
 
 DELAYED = ReschedulePolicy(delay=30 * SECOND, delay_function="constant", unlimited=True)
 ONCE = ReschedulePolicy(attempts=1, interval=HOUR, delay=30 * SECOND, delay_function="constant")
@@ -73,6 +78,164 @@ async def test_a_constraint_that_no_node_meets_is_named(full: Cluster) -> None:
     await run(full, job("web", constraints=[rule]))
     assert only(full, Cause.PLACE).message == (
         "1 allocation not placed, because the only node does not meet ${meta.zone} = b"
+    )
+
+
+HOST = node(
+    node_resources=resources(
+        cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=4, reservable_cpu_cores=[0, 1, 2, 3])
+    )
+)
+WEB = [Network(mode="host", reserved_ports=[Port(label="web", value=8080)])]
+
+
+def asking(**needs: Any) -> Task:
+    return task(resources=Resources(**{"cpu": 10, "memory_mb": 10, **needs}))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (
+            group("web", asking(memory_mb=99_999)),
+            "the only node has too little memory left; each needs 99999 MiB of memory, "
+            "the most that a node has free is 24105 MiB",
+        ),
+        (
+            group("web", ephemeral_disk=EphemeralDisk(size_mb=999_999)),
+            "the only node has too little disk left; each needs 999999 MiB of disk, "
+            "the most that a node has free is 258019 MiB",
+        ),
+        (
+            group("web", asking(cpu=0, cores=5)),
+            "the only node has too few cores left; each needs 5 cores, "
+            "the most that a node has free is 4 cores",
+        ),
+        (
+            group("web", asking(devices=[Device(name="acme/gpu", count=2)])),
+            "the only node lacks a device that its tasks ask for; it asks for 2 of acme/gpu",
+        ),
+        (
+            group("web", task(driver="podman")),
+            "the only node lacks a driver of its tasks; it asks for podman",
+        ),
+        (
+            group("web", volumes={"v": Volume(name="v", type="host", source="data")}),
+            "the only node lacks a host volume that it asks for; it asks for data",
+        ),
+    ],
+)
+async def test_what_is_lacking_is_told(cluster: Cluster, wanted: TaskGroup, found: str) -> None:
+    await cluster.join(HOST)
+    await run(cluster, job("web", wanted))
+    assert only(cluster, Cause.PLACE).message == f"1 allocation not placed, because {found}"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "who"), [("default", 'job "other"'), ("ops", "another namespace")]
+)
+async def test_who_holds_a_port_is_told_within_a_namespace(
+    cluster: Cluster, namespace: str, who: str
+) -> None:
+    await cluster.join(HOST)
+    await cluster.register(job("other", group(networks=WEB), namespace=namespace))
+    await cluster.work()
+    await run(cluster, job("web", group(networks=WEB)))
+    (holder,) = cluster.store.read(lambda db: holdings.of_port(db, HOST.id, 8080))
+    assert only(cluster, Cause.PLACE).message == (
+        "1 allocation not placed, because the only node has a port in use (reserved port collision "
+        f"web=8080); port 8080 is held by allocation {holder.id[:8]} of {who}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            {"scheduling_eligibility": "ineligible"},
+            'node "node-1" takes no new work; open it again with: '
+            "steward node eligibility -enable node-1",
+        ),
+        (
+            {"drain": True, "scheduling_eligibility": "ineligible"},
+            'node "node-1" is being drained; open it again with: steward node drain -disable node-1',
+        ),
+        ({"status": NodeStatus.DOWN}, 'node "node-1" is down'),
+        (
+            {"datacenter": "dc9"},
+            'node "node-1" is in datacenter dc9, not in one of the job (dc1, dc2)',
+        ),
+        ({"node_pool": "gpu"}, 'no node is in pool "default"'),
+    ],
+)
+async def test_a_node_that_is_not_open_says_why(
+    cluster: Cluster, changed: dict[str, Any], why: str
+) -> None:
+    await cluster.join(node(**changed))
+    await run(cluster, job("web", datacenters=["dc1", "dc2"]))
+    assert only(cluster, Cause.NODE).message == f"1 allocation not placed, because {why}"
+
+
+async def test_all_at_once_counts_what_all_need(full: Cluster) -> None:
+    await run(full, job("web", group("web", asking(cpu=40), count=3), all_at_once=True))
+    reason = only(full, Cause.PLACE)
+    assert reason.missing == 3
+    assert reason.message == (
+        "3 allocations not placed, because the only node has too little cpu left; "
+        "all 3 together need 120 MHz of cpu, the most that a node has free is 100 MHz"
+    )
+
+
+async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
+    full: Cluster,
+) -> None:
+    wanted = PreemptionConfig(service_scheduler_enabled=True)
+    await configure(full.store, SchedulerConfig(preemption_config=wanted))
+    await run(full, job("low", group("web", asking(cpu=80)), priority=20))
+    await full.run_all(job_id="low")
+    await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+    assert only(full, Cause.START).message == (
+        "web.web[0] has its place and begins when 1 allocation there came to an end"
+    )
+    found = full.store.read(lambda db: explain(db, "default", "low"))
+    assert found is not None
+    assert [(one.cause, one.message) for one in found.reasons] == [
+        (Cause.PREEMPTED, 'low.web[0] made room for job "web", which matters more'),
+        (
+            Cause.PLACE,
+            "1 allocation not placed, because the only node has too little cpu left; "
+            "each needs 80 MHz of cpu, the most that a node has free is 0 MHz",
+        ),
+    ]
+    await full.run_all(job_id="low")
+    await full.report(full.wanted()[0], ClientStatus.COMPLETE)
+    await full.work()
+    await full.run_all(job_id="low")
+    after = full.store.read(lambda db: explain(db, "default", "low"))
+    assert after is not None
+    assert after.reasons == []
+
+
+@pytest.mark.parametrize("kind", ["system", "sysbatch"])
+async def test_what_runs_on_every_node_is_never_placed_again(full: Cluster, kind: str) -> None:
+    await run(full, job("web", type=kind))
+    await full.report(full.wanted()[0], ClientStatus.FAILED)
+    assert only(full, Cause.LIMIT).message == (
+        f"web.web[0] failed once and is not placed again: {kind} jobs never are"
+    )
+
+
+async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) -> None:
+    update = Update(max_parallel=1, health_check="task_states", progress_deadline=600 * SECOND)
+    first = job("web", group(count=2, update=update))
+    await run(full, first)
+    await full.run_all(healthy=True)
+    await full.work()
+    changed = group("web", task(env={"A": "2"}), count=2, update=update)
+    await run(full, msgspec.structs.replace(first, task_groups=[changed]))
+    await full.run_all()
+    assert only(full, Cause.DEPLOYMENT).message.endswith(
+        "; 0 of 2 are healthy, more have to be, by 2026-11-21T01:50:00Z at the latest"
     )
 
 
@@ -137,6 +300,7 @@ async def test_canaries_that_wait_hold_back_the_rest(full: Cluster) -> None:
     assert reason.missing == 2
     assert reason.message.startswith("2 allocations of an older version not replaced yet: ")
     assert "requires manual promotion" in reason.message
+    assert "; 0 of 1 are healthy, more have to be" in reason.message
 
 
 async def test_a_stopped_job_says_so(full: Cluster) -> None:

@@ -94,6 +94,7 @@ class Explained(Snapshot):
         lambda db: allocations.to_run(db, "n"),
         lambda db: holdings.held(db),
         lambda db: holdings.holders(db),
+        lambda db: holdings.of_port(db, "n", 80),
         lambda db: allocations.highest_index(db, "default", "web"),
         lambda db: audit.after(db, 1),
         lambda db: audit.last(db),

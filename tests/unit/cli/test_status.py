@@ -9,7 +9,8 @@ from tests.unit.cli.samples import job_line
 
 NO_NODE = {"web": PlacementMetric(node_pool="gpu")}
 NO_NODE_SENTENCE = (
-    'group "web": 1 allocation not placed, because no node that is ready is in pool "gpu"'
+    'group "web": 1 allocation not placed, because no node that is open for new work is in '
+    'pool "gpu" and in a datacenter of the job'
 )
 
 
