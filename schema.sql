@@ -210,7 +210,8 @@ CREATE TABLE evaluations (
     modify_index  INTEGER NOT NULL,
     modify_time   INTEGER NOT NULL,
     document      TEXT    NOT NULL,
-    request_id    TEXT    NOT NULL DEFAULT ''     -- of the request that it goes back to
+    request_id    TEXT    NOT NULL DEFAULT '',    -- of the request that it goes back to
+    needs_besides TEXT    NOT NULL DEFAULT ''     -- blocked: what it needs besides, as JSON
 ) STRICT;
 
 CREATE INDEX evaluations_by_job     ON evaluations (namespace, job_id, modify_index);
@@ -223,7 +224,7 @@ CREATE INDEX evaluations_unfinished ON evaluations (namespace, job_id)
                                     WHERE status IN ('pending', 'blocked');
 CREATE INDEX evaluations_ended      ON evaluations (modify_time)
                                     WHERE status IN ('complete', 'failed', 'canceled');
-CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, needs_disk,
+CREATE INDEX evaluations_blocked    ON evaluations (needs_memory, needs_cpu, needs_disk, needs_besides,
                                                     priority DESC, create_index, tried_index)
                                     WHERE status = 'blocked';
 

@@ -8,6 +8,7 @@ and a crash in between hands it out again.
 
 import msgspec
 
+from daemon.evals.openings import least_room
 from daemon.scheduler.state import ClusterState, Eviction, Plan
 from storage.queries import (
     allocations,
@@ -19,15 +20,13 @@ from storage.queries import (
     signing,
     versions,
 )
-from storage.queries.evaluations import NO_ROOM, Room
+from storage.queries.evaluations import NO_ROOM
 from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.job import Job
 from storage.store import Store
 from storage.writer import Transaction
 
-_ANY_ROOM = Room(memory=1)
 _PREEMPTED = "Preempted by alloc ID {}"
 _SUPERSEDED = "canceled after more recent eval was processed"
 
@@ -121,6 +120,18 @@ def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:
         allocations.set_desired(tx, kept, now)
         if planned.client_status != seen[planned.id].client_status:
             allocations.set_client(tx, kept, now)
+    if _matters_less(state, plan):  # others may displace it who could not before
+        tx.touch(evaluations.ROOM, evaluations.ROOM)
+
+
+def _matters_less(state: ClusterState, plan: Plan) -> bool:
+    """Tell whether something goes on in a version of the job that has a lower priority."""
+    seen = {one.id: state.versions.get(one.job_version) for one in state.allocations}
+    return any(
+        (before := seen[one.id]) is not None and before.priority > state.job.priority
+        for one in plan.change
+        if state.job is not None and one.job_version == state.job.version
+    )
 
 
 def _evict(tx: Transaction, eviction: Eviction, now: int) -> None:
@@ -179,35 +190,6 @@ def _cancel_superseded(tx: Transaction, evaluation: Evaluation, now: int) -> Non
             one, status=EvalStatus.CANCELED, status_description=_SUPERSEDED
         )
         evaluations.put(tx, canceled, now)
-
-
-def least_room(job: Job | None, plan: Plan) -> Room:
-    """Return the least room that lets one allocation of a group that did not fit be placed.
-
-    All zero when no group waits for room: then only a change of the nodes can help. Where one does
-    and another does not, any room is worth a look.
-    """
-    rooms = []
-    for name, metric in plan.failed.items():
-        group = job.group(name) if job else None
-        if group is None or not metric.nodes_exhausted:
-            rooms.append(_ANY_ROOM)
-            continue
-        resources = [task.resources for task in group.tasks or ()]
-        rooms.append(
-            Room(
-                cpu=sum(one.cpu for one in resources),
-                memory=sum(one.memory_mb for one in resources),
-                disk=group.ephemeral_disk.size_mb,
-            )
-        )
-    if all(room == _ANY_ROOM for room in rooms):
-        return NO_ROOM
-    return Room(
-        cpu=min((room.cpu for room in rooms), default=0),
-        memory=min((room.memory for room in rooms), default=0),
-        disk=min((room.disk for room in rooms), default=0),
-    )
 
 
 async def fail(store: Store, evaluation: Evaluation, reason: str, *, now: int) -> None:

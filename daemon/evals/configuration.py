@@ -6,7 +6,7 @@ What this daemon could not keep is refused when it is asked for, not passed over
 import msgspec
 
 from storage.errors import Malformed
-from storage.queries import settings
+from storage.queries import evaluations, settings
 from storage.readers import Snapshot
 from storage.records.codec import encode
 from storage.records.operation import SchedulerConfig
@@ -41,6 +41,7 @@ async def configure(
             wanted, create_index=before.create_index, modify_index=tx.index
         )
         settings.put(tx, _NAME, encode(after).decode())
+        tx.touch(evaluations.ROOM, evaluations.ROOM)  # others may have to make room by now
         return True, tx.index
 
     return await store.write(write)

@@ -6,7 +6,6 @@ import msgspec
 
 from daemon.scheduler.state import ClusterState, NodeState
 from storage.queries import allocations, deployments, holdings, jobs, nodes
-from storage.queries.evaluations import Room
 from storage.queries.holdings import Held
 from storage.readers import Snapshot
 from storage.records.allocation import AllocatedResources, Allocation
@@ -82,23 +81,4 @@ def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:
         cores=state.cores.union(*(one.cores for one in more)),
         devices=state.devices.union(*(one.device_ids for one in more)),
         allocations=state.allocations + len(more),
-    )
-
-
-def largest_room(states: tuple[NodeState, ...]) -> Room:
-    """Return the most that any node has free, each dimension for itself."""
-    rooms = [_free(state.node, state) for state in states if state.node.ready]
-    return Room(
-        cpu=max((room.cpu for room in rooms), default=0),
-        memory=max((room.memory for room in rooms), default=0),
-        disk=max((room.disk for room in rooms), default=0),
-    )
-
-
-def _free(node: Node, state: NodeState) -> Room:
-    has, keeps = node.node_resources, node.reserved_resources
-    return Room(
-        cpu=has.cpu.cpu_shares - keeps.cpu.cpu_shares - state.cpu,
-        memory=has.memory.memory_mb - keeps.memory.memory_mb - state.memory,
-        disk=has.disk.disk_mb - keeps.disk.disk_mb - state.disk,
     )

@@ -18,7 +18,8 @@ from daemon.evals.decision import decide
 from daemon.evals.deployments import watch_deployments
 from daemon.evals.gc import Retention, collect_garbage
 from daemon.evals.nodes import watch_drains
-from daemon.evals.state import largest_room, load, node_states, with_placed
+from daemon.evals.openings import Openings
+from daemon.evals.state import load, node_states, with_placed
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
 from storage.errors import StorageFull
@@ -74,7 +75,7 @@ def next_evaluations(db: Snapshot, *, now: int) -> list[Evaluation]:
         ready.setdefault((one.namespace, one.job_id), one)
     if ready or not evaluations.any_blocked(db):
         return list(ready.values())
-    blocked = evaluations.next_blocked(db, largest_room(node_states(db)))
+    blocked = evaluations.next_blocked(db, Openings(db, node_states(db)).fit)
     return [blocked] if blocked else []
 
 

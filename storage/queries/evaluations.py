@@ -1,6 +1,6 @@
 """Evaluations: what is to be done, what waits for room, what was found."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -15,11 +15,12 @@ ROOM = "room"  # table and topic that are touched when an allocation lets go of 
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """Room on a node: CPU in MHz, memory and disk in MB."""
+    """Room on a node: CPU in MHz, memory and disk in MB; all else as whoever asks for it wrote it."""
 
     cpu: int = 0
     memory: int = 0
     disk: int = 0
+    besides: str = ""
 
 
 NO_ROOM = Room()
@@ -40,15 +41,16 @@ def job_topic(namespace: str, job_id: str) -> str:
 
 _PUT = """
     INSERT INTO evaluations (id, namespace, job_id, priority, status, wait_until, tried_index,
-                             needs_cpu, needs_memory, needs_disk, deployment_id,
+                             needs_cpu, needs_memory, needs_disk, needs_besides, deployment_id,
                              create_index, modify_index, modify_time, document, request_id)
     VALUES (:id, :namespace, :job_id, :priority, :status, :wait_until, :tried_index,
-            :cpu, :memory, :disk, :deployment_id, :create_index, :modify_index, :modify_time,
+            :cpu, :memory, :disk, :besides, :deployment_id, :create_index, :modify_index, :modify_time,
             :document, :request_id)
     ON CONFLICT (id) DO UPDATE
        SET status = excluded.status, wait_until = excluded.wait_until,
            tried_index = excluded.tried_index, needs_cpu = excluded.needs_cpu,
            needs_memory = excluded.needs_memory, needs_disk = excluded.needs_disk,
+           needs_besides = excluded.needs_besides,
            deployment_id = excluded.deployment_id, modify_index = excluded.modify_index,
            modify_time = excluded.modify_time, document = excluded.document
 """
@@ -82,6 +84,7 @@ def put(tx: Transaction, evaluation: Evaluation, now: int, needs: Room = NO_ROOM
             "cpu": needs.cpu,
             "memory": needs.memory,
             "disk": needs.disk,
+            "besides": needs.besides,
             "deployment_id": stored.deployment_id,
             "create_index": stored.create_index,
             "modify_index": stored.modify_index,
@@ -172,13 +175,19 @@ _UNFINISHED = """
 # passed over a need at a time, and not an evaluation at a time. Without any need in particular,
 # only another node can help.
 _NEED = """
-    SELECT needs_memory AS memory, needs_cpu AS cpu, needs_disk AS disk FROM evaluations
+    SELECT needs_memory AS memory, needs_cpu AS cpu, needs_disk AS disk, needs_besides AS besides,
+           priority
+      FROM evaluations
      WHERE status = 'blocked' AND {}
-  ORDER BY needs_memory, needs_cpu, needs_disk
+  ORDER BY needs_memory, needs_cpu, needs_disk, needs_besides, priority DESC
      LIMIT 1
 """
-# One comparison of all three at once would read every row that is equal to the last one.
+# One comparison of all of them at once would read every row that is equal to the last one.
 _NEXT_NEEDS = (
+    _NEED.format(
+        "needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk"
+        " AND needs_besides > :besides"
+    ),
     _NEED.format("needs_memory = :memory AND needs_cpu = :cpu AND needs_disk > :disk"),
     _NEED.format("needs_memory = :memory AND needs_cpu > :cpu"),
     _NEED.format("needs_memory > :memory"),
@@ -187,6 +196,7 @@ _NEXT_BLOCKED = """
     SELECT priority, create_index, document FROM evaluations
      WHERE status = 'blocked'
        AND needs_memory = :memory AND needs_cpu = :cpu AND needs_disk = :disk
+       AND needs_besides = :besides
        AND tried_index < :since
   ORDER BY priority DESC, create_index
      LIMIT 1
@@ -204,14 +214,16 @@ def any_blocked(db: Snapshot) -> bool:
     return db.one("SELECT 1 FROM evaluations WHERE status = 'blocked' LIMIT 1") is not None
 
 
-def next_blocked(db: Snapshot, free: Room) -> Evaluation | None:
-    """Return the most urgent evaluation that may fit now into the largest `free` room of a node."""
+def next_blocked(db: Snapshot, fits: Callable[[Room, int], bool]) -> Evaluation | None:
+    """Return the most urgent evaluation that may fit now, of those not tried since something changed.
+
+    `fits` tells whether there is room for a need, given the highest priority of those that have it.
+    """
     nodes_index = db.table_index("nodes")
     room_index = max(nodes_index, db.table_index(ROOM))
     found = []
-    for need in _needs(db):
-        fits = need.cpu <= free.cpu and need.memory <= free.memory and need.disk <= free.disk
-        if need == NO_ROOM or fits:
+    for need, priority in _needs(db):
+        if need == NO_ROOM or fits(need, priority):
             since = nodes_index if need == NO_ROOM else room_index
             values = {**msgspec.structs.asdict(need), "since": since}
             found += db.all(_NEXT_BLOCKED, values)
@@ -221,12 +233,13 @@ def next_blocked(db: Snapshot, free: Room) -> Evaluation | None:
     return msgspec.json.decode(best["document"], type=Evaluation)
 
 
-def _needs(db: Snapshot) -> Iterator[Room]:
-    """Yield each need that anything blocked has, the smallest first."""
-    key = {"memory": -1, "cpu": 0, "disk": 0}
+def _needs(db: Snapshot) -> Iterator[tuple[Room, int]]:
+    """Yield each need that anything blocked has, the smallest first, with the highest priority."""
+    key: dict[str, int | str] = {"memory": -1, "cpu": 0, "disk": 0, "besides": ""}
     while (row := next(filter(None, (db.one(sql, key) for sql in _NEXT_NEEDS)), None)) is not None:
-        key = dict(row)
-        yield Room(**key)
+        need = Room(cpu=row["cpu"], memory=row["memory"], disk=row["disk"], besides=row["besides"])
+        key = msgspec.structs.asdict(need)
+        yield need, row["priority"]
 
 
 # ---- listings ---------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ class Explained(Snapshot):
         lambda db: evaluations.any_blocked(db),
         lambda db: evaluations.find(db, "e"),
         lambda db: evaluations.job_list(db, "default", "web"),
-        lambda db: evaluations.next_blocked(db, Room()),
+        lambda db: evaluations.next_blocked(db, lambda _need, _priority: True),
         lambda db: evaluations.ready(db, 1),
         lambda db: evaluations.next_time(db, 1),
         lambda db: evaluations.unfinished(db, "default", "web"),
@@ -382,6 +382,10 @@ async def test_an_evaluation_that_waits_is_not_ready_before_its_time(store: Stor
 async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
     store: Store, free: Room, found: bool
 ) -> None:
+    def fits(need: Room, priority: int) -> bool:
+        assert priority == 50
+        return need.cpu <= free.cpu and need.memory <= free.memory and need.disk <= free.disk
+
     def block(tx: Transaction) -> None:
         stored = jobs.append_version(tx, job("web", group()))
         blocked = msgspec.structs.replace(
@@ -390,11 +394,11 @@ async def test_what_is_blocked_is_looked_at_again_when_enough_room_was_freed(
         evaluations.put(tx, blocked, NOW, Room(cpu=20, memory=20, disk=300))
 
     await store.write(block)
-    assert store.read(lambda db: evaluations.next_blocked(db, free)) is None
+    assert store.read(lambda db: evaluations.next_blocked(db, fits)) is None
 
     def free_room(tx: Transaction) -> None:
         jobs.append_version(tx, job("other"))
         tx.touch(evaluations.ROOM)
 
     await store.write(free_room)
-    assert (store.read(lambda db: evaluations.next_blocked(db, free)) is not None) is found
+    assert (store.read(lambda db: evaluations.next_blocked(db, fits)) is not None) is found

@@ -1,0 +1,130 @@
+"""Openings: whether what waits for room would find it now, others making room included.
+
+What is needed is stored with the evaluation that waits, so that only those are looked at again for
+which what they lack has appeared: memory, CPU and disk as numbers, all else as `Besides`.
+"""
+
+from collections import defaultdict
+from functools import cached_property
+
+import msgspec
+
+from daemon.evals.configuration import configuration
+from daemon.scheduler.nodes.fit import Need, Room, need_of
+from daemon.scheduler.nodes.preempt import Tenants
+from daemon.scheduler.state import NodeState, Plan
+from storage.queries import evaluations, holdings
+from storage.queries.evaluations import NO_ROOM
+from storage.readers import Snapshot
+from storage.records.group import TaskGroup
+from storage.records.holder import Holder
+from storage.records.job import Job
+from storage.records.operation import PreemptionConfig
+from storage.records.task import Device, Network, Port
+
+_ANY_ROOM = evaluations.Room(memory=1)
+
+
+class Besides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an allocation needs besides CPU, memory and disk; and the type of its job.
+
+    Ports have no names here: so what thousands wait for is a few needs.
+    """
+
+    type: str
+    cores: int = 0
+    static: tuple[int, ...] = ()
+    dynamic: int = 0  # how many ports it does not matter which
+    devices: tuple[Device, ...] = ()
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """Return a network with these ports."""
+        static = [Port(label=str(value), value=value) for value in self.static]
+        dynamic = [Port(label=f"any {number}") for number in range(self.dynamic)]
+        return (Network(reserved_ports=static, dynamic_ports=dynamic),)
+
+
+def _besides(job: Job, need: Need) -> Besides:
+    static = {
+        port.value
+        for network in need.networks
+        for port in network.reserved_ports or ()
+        if not port.ignore_collision
+    }
+    return Besides(
+        type=job.type,
+        cores=need.cores,
+        static=tuple(sorted(static)),
+        dynamic=sum(len(network.dynamic_ports or ()) for network in need.networks),
+        devices=need.devices,
+    )
+
+
+def least_room(job: Job | None, plan: Plan) -> evaluations.Room:
+    """Return the least room that lets one allocation of a group that did not fit be placed.
+
+    All zero when no group waits for room: then only a change of the nodes can help. Where one does
+    and another does not, any room is worth a look. What several groups need besides is not kept.
+    """
+    needs = []
+    for name, metric in plan.failed.items():
+        group = job.group(name) if job else None
+        needs.append(need_of(group) if group is not None and metric.nodes_exhausted else None)
+    known = [need for need in needs if need is not None]
+    if job is None or not known:
+        return NO_ROOM
+    if len(known) < len(needs):
+        return _ANY_ROOM
+    besides = _besides(job, known[0]) if len(known) == 1 else Besides(type=job.type)
+    return evaluations.Room(
+        cpu=min(need.cpu for need in known),
+        memory=min(need.memory for need in known),
+        disk=min(need.disk for need in known),
+        besides=msgspec.json.encode(besides).decode(),
+    )
+
+
+class Openings:
+    """The room that there is at one moment."""
+
+    def __init__(self, db: Snapshot, states: tuple[NodeState, ...]) -> None:
+        """`states` are all nodes."""
+        self._db = db
+        self._rooms = [Room(one, ()) for one in states if one.node.ready]
+
+    def fit(self, needed: evaluations.Room, priority: int) -> bool:
+        """Tell whether something of a job of this priority would find on any node what it needs."""
+        besides = Besides(type="")
+        if needed.besides:
+            besides = msgspec.json.decode(needed.besides, type=Besides)
+        need = Need(
+            group=TaskGroup(name=""),
+            cpu=needed.cpu,
+            memory=needed.memory,
+            disk=needed.disk,
+            cores=besides.cores,
+            networks=besides.networks,
+            devices=besides.devices,
+            fixed=None,
+        )
+        if any(room.lack(need) is None for room in self._rooms):
+            return True
+        if not self._may_displace.makes_room_for(besides.type):
+            return False
+        anyone = Job(id="", priority=priority)
+        return any(
+            Tenants(room, self._holders[room.node.id], anyone).choose(need) is not None
+            for room in self._rooms
+        )
+
+    @cached_property
+    def _may_displace(self) -> PreemptionConfig:
+        return configuration(self._db).preemption_config
+
+    @cached_property
+    def _holders(self) -> dict[str, list[Holder]]:
+        found: defaultdict[str, list[Holder]] = defaultdict(list)
+        for one in holdings.holders(self._db):
+            found[one.node_id].append(one)
+        return found

@@ -1,0 +1,168 @@
+"""What waits for room is looked at again exactly when what it lacks has appeared."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.evals.configuration import configure
+from daemon.scheduler.nodes.devices import DeviceInstance, DeviceKind
+from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.evaluation import EvalStatus
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.node import Node, NodeCPU, NodeMemory
+from storage.records.operation import PreemptionConfig, SchedulerConfig
+from storage.records.task import Device, Network, Port, Resources
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import node, resources
+
+KINDS = [
+    DeviceKind(vendor="acme", type=name, name="x", instances=[DeviceInstance(id=f"{name}-0")])
+    for name in ("gpu", "fpga")
+]
+
+
+def host(*, memory: int = 100, cores: int = 2, **fields: Any) -> Node:
+    made = resources(
+        cpu=NodeCPU(cpu_shares=400, total_cpu_cores=4, reservable_cpu_cores=list(range(cores))),
+        memory=NodeMemory(memory_mb=memory),
+        devices=[msgspec.to_builtins(one) for one in KINDS],
+    )
+    return node(node_resources=made, **fields)
+
+
+def asking(
+    *, port: int = 0, device: str = "", count: int = 1, networks: Any = None, **needs: Any
+) -> TaskGroup:
+    needed = Resources(
+        **{"cpu": 1, "memory_mb": 1, **needs},
+        devices=[Device(name=device)] if device else None,
+    )
+    if port:
+        networks = [Network(mode="host", reserved_ports=[Port(label="p", value=port)])]
+    return group("web", task(resources=needed), count=count, networks=networks)
+
+
+async def run(cluster: Cluster, *jobs: Job) -> None:
+    for one in jobs:
+        await cluster.register(one)
+    await cluster.work()
+    for one in jobs:
+        await cluster.run_all(job_id=one.id)
+
+
+async def end(cluster: Cluster, job_id: str) -> None:
+    for one in cluster.allocations(job_id):
+        if not one.client_terminal:
+            await cluster.report(one, ClientStatus.COMPLETE)
+
+
+async def allow(cluster: Cluster, **kinds: bool) -> None:
+    wanted = PreemptionConfig(system_scheduler_enabled=False, **kinds)
+    await configure(cluster.store, SchedulerConfig(preemption_config=wanted))
+
+
+@pytest.fixture
+async def one_host(cluster: Cluster) -> Cluster:
+    await cluster.join(host())
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("wanted", "related", "unrelated"),
+    [
+        (asking(memory_mb=90), asking(memory_mb=80), asking(cpu=50)),
+        (asking(cpu=390), asking(cpu=100), asking(memory_mb=50)),
+        (asking(port=8080), asking(port=8080), asking(port=9090, memory_mb=50)),
+        (asking(cpu=0, cores=2), asking(cpu=0, cores=1), asking(memory_mb=50)),
+        (asking(device="gpu"), asking(device="gpu"), asking(device="fpga")),
+        (asking(device="gpu", memory_mb=60), asking(device="gpu"), asking(memory_mb=30)),
+    ],
+)
+async def test_only_what_is_lacking_wakes(
+    one_host: Cluster, wanted: TaskGroup, related: TaskGroup, unrelated: TaskGroup
+) -> None:
+    await run(one_host, job("related", related), job("unrelated", unrelated))
+    await run(one_host, job("web", wanted))
+    (blocked,) = one_host.evaluations(EvalStatus.BLOCKED)
+    await end(one_host, "unrelated")
+    assert one_host.next() is None
+    await end(one_host, "related")
+    assert blocked.id in await one_host.work()
+    assert len(one_host.wanted()) == 1
+
+
+async def test_a_port_of_the_range_wakes_what_asks_for_any(cluster: Cluster) -> None:
+    narrow = msgspec.structs.replace(
+        host().node_resources, min_dynamic_port=20000, max_dynamic_port=20000
+    )
+    await cluster.join(node(node_resources=narrow))
+    any_port = asking(networks=[Network(mode="host", dynamic_ports=[Port(label="p")])])
+    await run(cluster, job("holder", any_port), job("other"))
+    await run(cluster, job("web", any_port))
+    await end(cluster, "other")
+    assert cluster.next() is None
+    await end(cluster, "holder")
+    await cluster.work()
+    assert len(cluster.wanted()) == 1
+
+
+async def test_what_a_closed_node_keeps_out_waits_for_it_to_be_opened(one_host: Cluster) -> None:
+    await run(one_host, job("other", asking(memory_mb=50)))
+    await one_host.join(host(scheduling_eligibility="ineligible"))
+    await run(one_host, job("web"))
+    await end(one_host, "other")
+    assert one_host.next() is None
+    await one_host.join(host())
+    await one_host.work()
+    assert len(one_host.wanted()) == 1
+
+
+async def test_leave_to_displace_others_wakes_whom_it_helps(one_host: Cluster) -> None:
+    await allow(one_host)
+    await run(one_host, job("low", asking(memory_mb=80), priority=20))
+    await run(one_host, job("web", asking(memory_mb=60), priority=80))
+    await run(one_host, job("near", asking(memory_mb=60), priority=29))
+    await run(one_host, job("batch", asking(memory_mb=60), priority=80, type="batch"))
+    await configure(one_host.store, SchedulerConfig(scheduler_algorithm="spread"))
+    assert one_host.next() is None
+    (blocked,) = one_host.evaluations(EvalStatus.BLOCKED)
+    await allow(one_host, service_scheduler_enabled=True)
+    tried = await one_host.work()
+    assert tried[0] == blocked.id
+    for others in ("near", "batch"):
+        (still,) = one_host.evaluations(EvalStatus.BLOCKED, others)
+        assert still.id not in tried
+    assert [one.desired_status for one in one_host.allocations("low")] == [DesiredStatus.EVICT]
+
+
+async def test_room_that_suffices_together_with_that_of_others_wakes(one_host: Cluster) -> None:
+    await allow(one_host, service_scheduler_enabled=True)
+    await run(one_host, job("firm", asking(memory_mb=60), priority=80))
+    await run(one_host, job("low", asking(memory_mb=40), priority=20))
+    await run(one_host, job("web", asking(memory_mb=90), priority=80))
+    assert one_host.wanted() == []
+    await end(one_host, "firm")
+    await one_host.work()
+    assert len(one_host.wanted()) == 1
+    assert one_host.wanted("low") == []
+
+
+async def test_one_that_matters_less_than_before_can_be_displaced(one_host: Cluster) -> None:
+    await allow(one_host, service_scheduler_enabled=True)
+    await run(one_host, job("firm", asking(memory_mb=60), priority=80))
+    await run(one_host, job("web", asking(memory_mb=90), priority=80))
+    await run(one_host, job("firm", asking(memory_mb=60), priority=70))
+    assert len(one_host.wanted()) == 1
+
+
+async def test_whom_nothing_helps_is_looked_at_once_for_each_change(one_host: Cluster) -> None:
+    """A group that needs what two others need besides is woken by room, and then sleeps again."""
+    await run(one_host, job("other", asking(memory_mb=50)), job("holder", asking(port=8080)))
+    wanted = job("web", asking(port=8080), msgspec.structs.replace(asking(port=8080), name="db"))
+    await run(one_host, wanted)
+    await end(one_host, "other")
+    assert len(await one_host.work()) <= 1
+    assert one_host.next() is None
