@@ -267,7 +267,7 @@ CREATE INDEX allocations_by_evaluation ON allocations (eval_id);
 CREATE INDEX allocations_by_deployment ON allocations (deployment_id) WHERE deployment_id <> '';
 CREATE INDEX allocations_in_order      ON allocations (create_index, id);
 CREATE INDEX allocations_changed       ON allocations (node_id, alloc_modify_index);
-CREATE INDEX allocations_holding       ON allocations (node_id, cpu, memory, disk)
+CREATE INDEX allocations_holding       ON allocations (node_id)
                                        WHERE client_status IN ('pending', 'running', 'unknown');
 CREATE INDEX allocations_exclusive     ON allocations (node_id, exclusive)
                                        WHERE client_status IN ('pending', 'running', 'unknown')
@@ -285,6 +285,43 @@ CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify
                                          AND (desired ->> '$.NextAllocation' IS NOT NULL
                                               OR desired_status <> 'run'
                                                  AND job_type NOT IN ('batch', 'sysbatch'));
+
+-- What the allocations of a node hold whose tasks have not ended, added up, so that a decision
+-- reads one row however many run. Kept by triggers, whatever writes an allocation.
+CREATE TABLE holdings (
+    node_id TEXT    PRIMARY KEY,
+    number  INTEGER NOT NULL CHECK (number >= 0),
+    cpu     INTEGER NOT NULL,
+    memory  INTEGER NOT NULL,
+    disk    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER allocations_begin_to_hold AFTER INSERT ON allocations
+WHEN NEW.client_status IN ('pending', 'running', 'unknown')
+BEGIN
+    INSERT INTO holdings VALUES (NEW.node_id, 1, NEW.cpu, NEW.memory, NEW.disk)
+        ON CONFLICT (node_id) DO UPDATE
+       SET number = number + 1, cpu = cpu + excluded.cpu, memory = memory + excluded.memory,
+           disk = disk + excluded.disk;
+END;
+CREATE TRIGGER allocations_end_or_come_back AFTER UPDATE OF client_status ON allocations
+WHEN (NEW.client_status IN ('pending', 'running', 'unknown'))
+     <> (OLD.client_status IN ('pending', 'running', 'unknown'))
+BEGIN
+    UPDATE holdings
+       SET number = number + way, cpu = cpu + way * NEW.cpu, memory = memory + way * NEW.memory,
+           disk = disk + way * NEW.disk
+      FROM (SELECT iif(NEW.client_status IN ('pending', 'running', 'unknown'), 1, -1) AS way)
+     WHERE node_id = NEW.node_id;
+END;
+CREATE TRIGGER allocations_go AFTER DELETE ON allocations
+WHEN OLD.client_status IN ('pending', 'running', 'unknown')
+BEGIN
+    UPDATE holdings
+       SET number = number - 1, cpu = cpu - OLD.cpu, memory = memory - OLD.memory,
+           disk = disk - OLD.disk
+     WHERE node_id = OLD.node_id;
+END;
 
 -- Ports that an allocation holds until its tasks have ended. Written by
 -- daemon/evals/applier.py with the placement, removed by daemon/runner with the end.

@@ -5,22 +5,35 @@ python bench/schedule.py
 
 import statistics
 import sys
+import tempfile
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 
 import msgspec
+import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from daemon.evals.state import load
+from daemon.jobs.evaluate import new_evaluation
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
+from storage.queries import allocations, jobs, nodes
+from storage.readers import Snapshot
+from storage.records.evaluation import Evaluation, Trigger
 from storage.records.job import Job
+from storage.records.node import NodeCPU, NodeDisk, NodeMemory
 from storage.records.task import Network, Port
+from storage.store import open_store
+from storage.writer import Transaction
 from tests.samples import NOW, evaluation, group, job
-from tests.unit.scheduler.world import held, node
+from tests.unit.scheduler.world import held, node, resources
 
 RUNS = 20
+OF_A_JOB = 100  # running allocations
+PLENTY = 100_000_000  # MHz or MB
 
 
 def decide(the_job: Job, nodes: int, allocations: tuple = ()) -> tuple[Plan, float]:
@@ -46,21 +59,72 @@ def wanting(number: int, **fields: object) -> Job:
     return job("bench", group("g", count=number, **fields), type="batch")
 
 
+def among(running: int) -> float:
+    """Return the median of the milliseconds of a decision about a new job among running allocations.
+
+    All of it counts: what is read from the file as well.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        return trio.run(_among, Path(name), running)
+
+
+async def _among(directory: Path, running: int) -> float:
+    async with open_store(directory, cluster_id="bench", now=NOW) as store:
+        plenty = resources(
+            cpu=NodeCPU(cpu_shares=PLENTY, total_cpu_cores=1, reservable_cpu_cores=[0]),
+            memory=NodeMemory(memory_mb=PLENTY),
+            disk=NodeDisk(disk_mb=PLENTY),
+        )
+        place = node(node_resources=plenty)
+        await store.write(lambda tx: nodes.put(tx, place, "NodeRegistration"))
+        ids = (f"{number:036}" for number in count())
+        for number in range(running // OF_A_JOB):
+            other = job(f"other-{number}", group("g", count=OF_A_JOB))
+            await store.write(partial(_run, the_job=other, ids=ids))
+        wanted = job("new", group("g", count=1), type="batch")
+        asked = await store.write(partial(_ask, the_job=wanted, ids=ids))
+        taken = []
+        for _ in range(RUNS):
+            begun = time.perf_counter()
+            plan = store.read(partial(_decide, asked=asked, ids=ids))
+            taken.append(1000 * (time.perf_counter() - begun))
+            assert len(plan.place) == 1
+        return statistics.median(taken)
+
+
+def _ask(tx: Transaction, the_job: Job, ids: "count[str]") -> Evaluation:
+    return new_evaluation(jobs.append_version(tx, the_job), next(ids), Trigger.JOB_REGISTER)
+
+
+def _run(tx: Transaction, the_job: Job, ids: "count[str]") -> None:
+    for one in _decide(tx, _ask(tx, the_job, ids), ids).place:
+        allocations.add(tx, one, NOW)
+        allocations.set_client(tx, msgspec.structs.replace(one, client_status="running"), NOW)
+
+
+def _decide(db: Snapshot, asked: Evaluation, ids: "count[str]") -> Plan:
+    return schedule(load(db, asked), asked, now=NOW, ids=ids)
+
+
 def main() -> None:
     ports = [Network(mode="host", dynamic_ports=[Port(label="a"), Port(label="b")])]
-    for title, the_job, nodes in (
+    for title, the_job, places in (
         ("1 new, 1 node", wanting(1), 1),
         ("1 new, 10 nodes", wanting(1), 10),
         ("40 new, 1 node", wanting(40), 1),
         ("1000 new, 1 node", wanting(1000), 1),
         ("1000 new with 2 ports, 1 node", wanting(1000, networks=ports), 1),
     ):
-        plan, taken = decide(the_job, nodes)
+        plan, taken = decide(the_job, places)
         print(f"{title:<32} {taken:8.3f} ms  ({len(plan.place)} placed)")
     plan, _ = decide(wanting(1000), 1)
     kept = tuple(msgspec.structs.replace(one, create_index=1) for one in plan.place)
     _, taken = decide(wanting(1000), 1, kept)
     print(f"{f'{len(kept)} as they should be':<32} {taken:8.3f} ms")
+    few, many = among(100), among(10_000)
+    print(
+        f"{'1 new among 100, among 10,000':<32} {few:8.3f} ms, {many:.3f} ms: {many / few:.1f} times"
+    )
 
 
 main()

@@ -42,8 +42,7 @@ def load(
 
 def node_states(db: Snapshot) -> tuple[NodeState, ...]:
     """Return every node with what allocations hold on it."""
-    held = holdings.held(db)
-    return tuple(_node_state(node, held.get(node.id, Held())) for node in nodes.every(db))
+    return tuple(_node_state(node, holdings.held(db, node.id)) for node in nodes.every(db))
 
 
 def _node_state(node: Node, held: Held) -> NodeState:

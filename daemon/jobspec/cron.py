@@ -317,10 +317,16 @@ def next_after(spec: str, after: int, time_zone: tzinfo = UTC) -> int | None:
     earliest = after // SECOND + 1
     start = datetime.fromtimestamp(earliest, time_zone).date()
     # A clock that is put back over midnight repeats an evening: the day before may still count.
-    for day in _dates(schedule, start - timedelta(days=1)):
+    days = _dates(schedule, start - timedelta(days=1))
+    for day in days:
         found = _first_on(schedule, day, earliest, time_zone)
-        if found is not None:
-            return found * SECOND
+        if found is None:
+            continue
+        if _clock_changes(_midnight(day, time_zone)) and (following := next(days, None)):
+            # The next day may have begun before the evening was repeated.
+            other = _first_on(schedule, following, earliest, time_zone)
+            found = found if other is None else min(found, other)
+        return found * SECOND
     return None
 
 
@@ -337,12 +343,31 @@ def _dates(schedule: Schedule, start: date) -> Iterator[date]:
 
 def _first_on(schedule: Schedule, day: date, earliest: int, time_zone: tzinfo) -> int | None:
     """Return the first matching second of a day that is not before `earliest`."""
-    first = datetime(day.year, day.month, day.day, tzinfo=time_zone)
-    if first.utcoffset() != (first + timedelta(days=1)).utcoffset():
+    first = _midnight(day, time_zone)
+    if _clock_changes(first):
         return _first_of_changing(schedule, first, earliest)
     begin = int(first.timestamp())
     found = _second_of_day(schedule, max(0, earliest - begin))
     return None if found is None else begin + found
+
+
+def _midnight(day: date, time_zone: tzinfo) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=time_zone)
+
+
+def _clock_changes(first: datetime) -> bool:
+    """Whether clocks are changed between a midnight and the next, which they may show twice."""
+    return first.utcoffset() != _end(first).utcoffset()
+
+
+def _end(first: datetime) -> datetime:
+    """Return the midnight after another, the later one if clocks show it twice."""
+    return (first + timedelta(days=1)).replace(fold=1)
+
+
+def _offset(local: datetime) -> int:
+    """Return how many seconds a local time is ahead of universal time."""
+    return int(local.replace(tzinfo=UTC).timestamp()) - int(local.timestamp())
 
 
 def _second_of_day(schedule: Schedule, least: int) -> int | None:
@@ -359,7 +384,14 @@ def _second_of_day(schedule: Schedule, least: int) -> int | None:
 def _first_of_changing(schedule: Schedule, first: datetime, earliest: int) -> int | None:
     """Return the first matching second of a day on which clocks are changed."""
     best: int | None = None
+    offsets = [_offset(first), _offset(_end(first))]
+    midnight = int(first.replace(tzinfo=UTC).timestamp())
     for hour in schedule.hours:
+        shown = midnight + hour * _HOUR_LONG  # less the offset that the clock then has
+        if shown + _HOUR_LONG - min(offsets) <= earliest:
+            continue
+        if best is not None and best < shown - max(offsets):
+            break
         for minute in schedule.minutes:
             for start in _instants(first.replace(hour=hour, minute=minute)):
                 second = _second_from(schedule.seconds, earliest - start)

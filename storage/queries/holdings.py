@@ -8,16 +8,13 @@ from storage.readers import Snapshot
 from storage.records.allocation import DesiredStatus
 from storage.records.holder import Holder
 
-_USED = """
-    SELECT node_id, count(*) AS number, sum(cpu) AS cpu, sum(memory) AS memory, sum(disk) AS disk
-      FROM allocations
-     WHERE client_status IN ('pending', 'running', 'unknown')
-  GROUP BY node_id
-"""
-_PORTS = "SELECT node_id, allocation_id, port FROM allocation_ports"
+_USED = "SELECT number, cpu, memory, disk FROM holdings WHERE node_id = :node_id"
+_PORTS = "SELECT port FROM allocation_ports WHERE node_id = :node_id"
+_ALL_PORTS = "SELECT allocation_id, port FROM allocation_ports"
 _EXCLUSIVE = """
-    SELECT node_id, exclusive FROM allocations
+    SELECT exclusive FROM allocations
      WHERE client_status IN ('pending', 'running', 'unknown') AND exclusive IS NOT NULL
+       AND node_id = :node_id
 """
 _HOLDER = """
     SELECT a.id, a.namespace, a.job_id, a.job_type, a.task_group, a.node_id, a.desired_status,
@@ -46,24 +43,22 @@ class Held(msgspec.Struct):
     devices: set[str] = msgspec.field(default_factory=set)
 
 
-def held(db: Snapshot) -> dict[str, Held]:
-    """Return what allocations hold, by node."""
-    nodes: dict[str, Held] = {}
-    for row in db.all(_USED):
-        nodes[row["node_id"]] = Held(row["number"], row["cpu"], row["memory"], row["disk"])
-    for row in db.all(_PORTS):
-        nodes.setdefault(row["node_id"], Held()).ports.add(row["port"])
-    for row in db.all(_EXCLUSIVE):
+def held(db: Snapshot, node_id: str) -> Held:
+    """Return what allocations hold on a node."""
+    on = {"node_id": node_id}
+    found = Held(*(db.one(_USED, on) or ()))
+    found.ports.update(row["port"] for row in db.all(_PORTS, on))
+    for row in db.all(_EXCLUSIVE, on):
         cores, devices = msgspec.json.decode(row["exclusive"])
-        nodes[row["node_id"]].cores.update(cores)
-        nodes[row["node_id"]].devices.update(devices)
-    return nodes
+        found.cores.update(cores)
+        found.devices.update(devices)
+    return found
 
 
 def holders(db: Snapshot) -> list[Holder]:
     """Return every allocation that has not ended with what it holds, oldest first."""
     ports: dict[str, set[int]] = {}
-    for row in db.all(_PORTS):
+    for row in db.all(_ALL_PORTS):
         ports.setdefault(row["allocation_id"], set()).add(row["port"])
     return [_holder(row, ports.get(row["id"], set())) for row in db.all(_HOLDERS)]
 

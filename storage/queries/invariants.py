@@ -111,6 +111,14 @@ RULES = {
         SELECT a.id FROM allocation_ports p JOIN allocations a ON a.id = p.allocation_id
          WHERE a.client_status NOT IN ('pending', 'running', 'unknown') OR a.node_id <> p.node_id
     """,
+    "what a node holds is added up as it is": """
+        SELECT node_id
+          FROM (SELECT node_id, number, cpu, memory, disk FROM holdings WHERE number > 0
+                UNION ALL
+                SELECT node_id, count(*), sum(cpu), sum(memory), sum(disk) FROM allocations
+                 WHERE client_status IN ('pending', 'running', 'unknown') GROUP BY node_id)
+      GROUP BY node_id, number, cpu, memory, disk HAVING count(*) <> 2
+    """,
     "the events of a task are numbered from 0 without a gap": """
         SELECT allocation_id || ' task ' || task FROM task_events
       GROUP BY allocation_id, task HAVING max(number) + 1 <> count(*)

@@ -67,7 +67,6 @@ def _resident() -> int:
 
 
 def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
-    held = holdings.held(db)
     counted = metrics.allocations_by_status(db)
     return [
         *_jobs(db),
@@ -75,7 +74,7 @@ def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
         *(
             gauge
             for node in nodes.every(db)
-            for gauge in _node(node, held.get(node.id, Held()), counted, host)
+            for gauge in _node(node, holdings.held(db, node.id), counted, host)
         ),
         *(
             Gauge("steward.collected", number, {"kind": kind})

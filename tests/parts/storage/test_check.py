@@ -67,6 +67,24 @@ async def test_a_store_in_which_much_has_happened_is_sound(busy: Path) -> None:
     assert check(busy) == []
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM allocations WHERE rowid IN (SELECT min(rowid) FROM allocations)",
+        "DELETE FROM jobs WHERE id = 'web'",
+        "UPDATE allocations SET client_status = 'unknown'",
+        "UPDATE allocations SET client_status = 'lost'",
+    ],
+)
+async def test_what_a_node_holds_follows_its_allocations(busy: Path, statement: str) -> None:
+    with closing(sqlite3.connect(busy / "steward.db", isolation_level=None)) as connection:
+        for trigger in ("job_versions_are_append_only", "job_versions_go_with_their_job"):
+            connection.execute(f"DROP TRIGGER {trigger}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(statement)
+    assert "what a node holds is added up as it is" not in str(check(busy))
+
+
 DAMAGE = {
     "the current version of a job is its newest": "UPDATE jobs SET version = 7",
     "the versions of a job are numbered from 0 without a gap": (
@@ -107,6 +125,7 @@ DAMAGE = {
         INSERT INTO allocation_ports SELECT node_id, 80, id FROM allocations
          WHERE client_status = 'complete'
     """,
+    "what a node holds is added up as it is": "UPDATE holdings SET memory = memory + 1",
     "the events of a task are numbered from 0 without a gap": """
         INSERT INTO task_events SELECT id, 'main', 5, '{}' FROM allocations
     """,

@@ -92,7 +92,7 @@ class Explained(Snapshot):
         lambda db: allocations.page(db, "default", "ab"),
         lambda db: allocations.page(db, "default"),
         lambda db: allocations.to_run(db, "n"),
-        lambda db: holdings.held(db),
+        lambda db: holdings.held(db, "n"),
         lambda db: holdings.holders(db),
         lambda db: holdings.of_port(db, "n", 80),
         lambda db: allocations.highest_index(db, "default", "web"),

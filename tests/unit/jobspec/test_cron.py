@@ -1,8 +1,11 @@
 """Cron expressions, and the times at which they come true."""
 
 import json
-from datetime import UTC, datetime
+from bisect import bisect_left
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
+from zoneinfo import available_timezones
 
 import pytest
 from hypothesis import given
@@ -207,6 +210,55 @@ def test_an_evening_may_be_repeated_over_midnight() -> None:
     # There clocks go back from one o'clock to midnight.
     found = times("30 0 * * *", "2026-10-24T12:00:00Z", "Atlantic/Azores", 2)
     assert found == ["2026-10-25T00:30:00+00:00", "2026-10-25T00:30:00-01:00"]
+
+
+# ---- every change of every clock ------------------------------------------------------------------
+
+TEN_DAYS = 10 * 24 * 3600  # seconds
+SINCE, UNTIL = (int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) for year in (2015, 2031))
+
+
+def changes(local: tzinfo) -> Iterator[tuple[int, int, int]]:
+    """Return each change of a zone's clock: its second since the epoch, and the offsets around it."""
+
+    def offset(at: int) -> int:
+        found = datetime.fromtimestamp(at, local).utcoffset()
+        assert found is not None
+        return found // timedelta(seconds=1)
+
+    for low in range(SINCE, UNTIL, TEN_DAYS):  # no clock is changed back sooner
+        before, after = offset(low), offset(low + TEN_DAYS)
+        if before != after:
+            seconds = range(low, low + TEN_DAYS)
+            yield low + bisect_left(seconds, 1, key=lambda at: offset(at) == after), before, after
+
+
+def came_true(spec: str, window: range, local: tzinfo) -> list[int]:
+    """Return the seconds of a window at which an expression comes true."""
+    found, at = [], window.start - 1
+    while (following := cron.next_after(spec, at * SECOND, local) or 0) < window.stop * SECOND:
+        at = following // SECOND
+        found.append(at)
+    return found
+
+
+def test_every_change_of_every_clock_skips_and_repeats_what_the_clock_does() -> None:
+    found = {}  # zones that change at once, and alike, are one
+    for name in available_timezones():
+        local = cron.zone(name)
+        found.update(dict.fromkeys(changes(local), local))
+    assert len(found) > 300
+    for (at, before, after), local in found.items():
+        window = range(at - 3 * 3600, at + 3 * 3600, 60)
+        shown = {now: datetime.fromtimestamp(now, local) for now in window}
+        # A time of day that is skipped, or shown twice.
+        odd = datetime.fromtimestamp(at + (before + after) // 2, UTC)
+        often = came_true("*/30 * * * *", window, local)
+        assert often == [now for now, one in shown.items() if one.minute % 30 == 0], (at, local)
+        once = came_true(f"{odd.minute} {odd.hour} * * *", window, local)
+        assert once == [
+            now for now, one in shown.items() if (one.hour, one.minute) == (odd.hour, odd.minute)
+        ], (at, local)
 
 
 _FIELDS = (
