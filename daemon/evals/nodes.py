@@ -2,18 +2,24 @@
 
 Each is one write, which also makes the evaluations by which the scheduler acts on it. What a
 drained node lets go of waits for room elsewhere, which on one machine is the same node, later.
+
+A drain asks services to end at once, since they would not end by themselves; batch and sysbatch
+jobs have until its deadline; system jobs end last, when all others have.
 """
 
 from collections.abc import Iterator
 from functools import partial
 
 import msgspec
+import trio
 
 from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Refused
 from storage.queries import allocations, evaluations, job_listings, job_status, jobs, nodes
 from storage.readers import Snapshot
+from storage.records.allocation import Allocation
+from storage.records.base import SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import JobType
 from storage.records.node import (
@@ -111,7 +117,7 @@ async def drain_node(
             scheduling_eligibility=Eligibility.INELIGIBLE,
         )
         stored = _put(tx, draining, "Node drain strategy set", "NodeDrain", now)
-        _ask_to_leave(tx, stored, now)
+        _ask_to_leave(tx, _due(tx, stored, now), now)
         made = _evaluate(tx, stored, Trigger.NODE_DRAIN, ids, now)
         return Changed(index=tx.index, node=stored, eval_ids=made)
 
@@ -129,18 +135,30 @@ def _stop_draining(tx: Transaction, node: Node, *, mark_eligible: bool, now: int
     return _put(tx, kept, "Node drain complete", "NodeDrain", now)
 
 
-def _ask_to_leave(tx: Transaction, node: Node, now: int) -> None:
-    for one in allocations.to_run(tx, node.id):
-        if not _is_to_leave(node, one.job_type):
-            continue
+def _ask_to_leave(tx: Transaction, leaving: list[Allocation], now: int) -> None:
+    for one in leaving:
         transition = msgspec.structs.replace(one.desired.transition, migrate=True)
         desired = msgspec.structs.replace(one.desired, transition=transition)
         allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)
 
 
-def _is_to_leave(node: Node, job_type: str) -> bool:
+def _due(db: Snapshot, node: Node, now: int) -> list[Allocation]:
+    """Return the allocations whose turn it is to leave, and that have not been asked to."""
+    there = _to_leave(db, node)
+    ends = node.drain_strategy.ends if node.drain_strategy else None
+    if ends is not None and ends <= now:
+        due = there
+    else:
+        others = [one for one in there if one.job_type != JobType.SYSTEM]
+        due = [one for one in others if one.job_type == JobType.SERVICE] if others else there
+    return [one for one in due if not one.desired.transition.migrate]
+
+
+def _to_leave(db: Snapshot, node: Node) -> list[Allocation]:
+    """Return the allocations that keep a node from being empty."""
     spares_system = node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs
-    return not (spares_system and job_type in _SYSTEM)
+    there = allocations.to_run(db, node.id)
+    return [one for one in there if not (spares_system and one.job_type in _SYSTEM)]
 
 
 def _evaluate(
@@ -181,27 +199,34 @@ def _put(tx: Transaction, node: Node, message: str, kind: str, now: int) -> Node
 # ---- until a node is empty -----------------------------------------------------------------------------
 
 
-async def watch_drains(store: Store, clock: Clock) -> None:
-    """Note when a node that is drained has become empty."""
+async def watch_drains(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+    """Go on with every drain: ask what has its turn to leave, and note when a node is empty."""
     while True:
         with store.watch("nodes/", "allocations/") as change:
-            for node_id in store.read(_empty):
-                await store.write(partial(_finish, node_id=node_id, now=clock.now()))
-            await change.wait()
+            now = clock.now()
+            draining = [one for one in store.read(nodes.every) if one.drain]
+            for node in draining:
+                if store.read(partial(_goes_on, node_id=node.id, now=now)):
+                    await store.write(partial(_go_on, node_id=node.id, ids=ids, now=now))
+            deadlines = [one.drain_strategy.ends for one in draining if one.drain_strategy]
+            next_one = min((one for one in deadlines if one and one > now), default=None)
+            pause = float("inf") if next_one is None else (next_one - now) / SECOND
+            with trio.move_on_after(pause):
+                await change.wait()
 
 
-def _empty(db: Snapshot) -> list[str]:
-    return [
-        node.id
-        for node in nodes.every(db)
-        if node.drain
-        and not any(_is_to_leave(node, one.job_type) for one in allocations.to_run(db, node.id))
-    ]
+def _goes_on(db: Snapshot, *, node_id: str, now: int) -> bool:
+    node = _find(db, node_id)
+    return node.drain and (not _to_leave(db, node) or bool(_due(db, node, now)))
 
 
-def _finish(tx: Transaction, node_id: str, now: int) -> None:
+def _go_on(tx: Transaction, *, node_id: str, ids: Iterator[str], now: int) -> None:
+    if not _goes_on(tx, node_id=node_id, now=now):
+        return
     node = _find(tx, node_id)
-    if not node.drain or node_id not in _empty(tx):
+    if leaving := _due(tx, node, now):
+        _ask_to_leave(tx, leaving, now)
+        _evaluate(tx, node, Trigger.NODE_DRAIN, ids, now)
         return
     last = node.last_drain
     if last is not None:

@@ -44,7 +44,7 @@ async def open_evals(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_work, store, clock, ids)
         nursery.start_soon(watch_deployments, store, clock, ids)
-        nursery.start_soon(watch_drains, store, clock)
+        nursery.start_soon(watch_drains, store, clock, ids)
         nursery.start_soon(collect_garbage, store, clock, kept)
         yield
         nursery.cancel_scope.cancel()

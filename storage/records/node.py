@@ -5,7 +5,7 @@ from enum import StrEnum
 import msgspec
 
 from storage.records.base import Duration, Record
-from storage.records.times import ZERO_TIME, rfc3339
+from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 
 class NodeStatus(StrEnum):
@@ -109,7 +109,7 @@ class NodeEvent(Record, frozen=True, kw_only=True):
 
 
 class DrainSpec(Record, frozen=True, kw_only=True):
-    """How a node is to be emptied; a deadline below zero means at once."""
+    """How a node is to be emptied: until when, in nanoseconds; 0 is without an end, less is at once."""
 
     deadline: Duration = 0
     ignore_system_jobs: bool = False
@@ -122,6 +122,13 @@ class DrainStrategy(Record, frozen=True, kw_only=True):
     ignore_system_jobs: bool
     force_deadline: str
     started_at: str
+
+    @property
+    def ends(self) -> int | None:
+        """When everything must end, in nanoseconds since the epoch; None when it is not said."""
+        if self.deadline == 0:
+            return None
+        return nanoseconds(self.force_deadline if self.deadline > 0 else self.started_at)
 
     @classmethod
     def of(cls, spec: DrainSpec, now: int) -> "DrainStrategy":

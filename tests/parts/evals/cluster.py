@@ -107,8 +107,8 @@ class Cluster:
 
         await self.store.write(work)
 
-    async def run_all(self, *, healthy: bool | None = None, job_id: str = "web") -> None:
-        """Let everything that is wanted run, and everything that is not end."""
+    async def run_all(self, job_id: str = "web", *, healthy: bool | None = None) -> None:
+        """Let everything of a job that is wanted run, and everything that is not end."""
         for one in self.allocations(job_id):
             if one.client_terminal:
                 continue

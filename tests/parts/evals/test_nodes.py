@@ -9,12 +9,14 @@ import trio.testing
 from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility, watch_drains
 from storage.errors import Refused
 from storage.queries import nodes
+from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.evaluation import Trigger
 from storage.records.job import Job
 from storage.records.node import DrainSpec, Node
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
+from tests.parts.runner.stage import JumpingClock
 from tests.samples import NOW, group, job
 
 
@@ -98,6 +100,88 @@ async def test_a_drained_node_lets_everything_go(cluster: Cluster) -> None:
     assert (last.status, last.accessor_id, last.meta) == ("draining", "someone", {"why": "upgrade"})
 
 
+def wanted(cluster: Cluster, *job_ids: str) -> list[str]:
+    return [one.desired_status for job_id in job_ids for one in cluster.allocations(job_id)]
+
+
+async def three_kinds(cluster: Cluster) -> None:
+    """Let a service, a batch job and a system job run."""
+    for kind in ("service", "batch", "system"):
+        await run(cluster, job(kind, type=kind))
+        await cluster.run_all(kind)
+
+
+async def goes_on(cluster: Cluster) -> None:
+    """Let the drain take its next step, and the scheduler act on it."""
+    with cluster.store.watch("nodes/", "allocations/") as change:
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch_drains, cluster.store, cluster.clock, cluster.ids)
+            await change.wait()
+            watching.cancel_scope.cancel()
+    await cluster.work()
+
+
+async def rests(cluster: Cluster) -> None:
+    """See that the drain does nothing now."""
+    before = cluster.store.read(lambda db: db.last_index())
+    async with trio.open_nursery() as watching:
+        watching.start_soon(watch_drains, cluster.store, cluster.clock, cluster.ids)
+        await trio.testing.wait_all_tasks_blocked()
+        watching.cancel_scope.cancel()
+    await cluster.store.write(lambda tx: None)  # stored after all that was asked for before
+    assert cluster.store.read(lambda db: db.last_index()) == before
+
+
+async def test_work_that_ends_by_itself_may_do_so_until_the_deadline(cluster: Cluster) -> None:
+    await three_kinds(cluster)
+    await drained(cluster, DrainSpec(deadline=HOUR))
+    await cluster.work()
+    assert wanted(cluster, "service", "batch", "system") == ["stop", "run", "run"]
+    cluster.wait(3599)
+    await rests(cluster)
+    cluster.wait(1)
+    await goes_on(cluster)
+    assert wanted(cluster, "service", "batch", "system") == ["stop", "stop", "stop"]
+
+
+async def test_what_runs_on_every_node_ends_when_all_else_has(cluster: Cluster) -> None:
+    await three_kinds(cluster)
+    await drained(cluster, DrainSpec())
+    await cluster.work()
+    await cluster.run_all("service")
+    await rests(cluster)
+    (batch,) = cluster.allocations("batch")
+    await cluster.report(batch, ClientStatus.COMPLETE)
+    await goes_on(cluster)
+    assert wanted(cluster, "batch", "system") == ["run", "stop"]
+    await cluster.run_all("system")
+    await goes_on(cluster)
+    assert not the_node(cluster.store).drain
+
+
+async def test_a_drain_may_be_forced(cluster: Cluster) -> None:
+    await three_kinds(cluster)
+    await drained(cluster, DrainSpec(deadline=-1))
+    await cluster.work()
+    assert wanted(cluster, "service", "batch", "system") == ["stop", "stop", "stop"]
+
+
+async def test_a_deadline_wakes_the_drain(
+    cluster: Cluster, autojump_clock: trio.testing.MockClock
+) -> None:
+    await three_kinds(cluster)
+    await drained(cluster, DrainSpec(deadline=HOUR))
+    began = trio.current_time()
+    with cluster.store.watch("allocations/") as change:
+        async with trio.open_nursery() as watching:
+            watching.start_soon(watch_drains, cluster.store, JumpingClock(), cluster.ids)
+            await change.wait()
+            watching.cancel_scope.cancel()
+    assert trio.current_time() >= began + 3600
+    await cluster.work()
+    assert wanted(cluster, "batch", "system") == ["stop", "stop"]
+
+
 async def test_a_drain_may_spare_what_runs_on_every_node(cluster: Cluster) -> None:
     await run(cluster, job("agent", type="system"))
     await drained(cluster, DrainSpec(ignore_system_jobs=True))
@@ -110,7 +194,7 @@ async def test_a_drain_is_complete_when_the_node_is_empty(cluster: Cluster) -> N
     await drained(cluster, DrainSpec())
     await cluster.work()
     async with trio.open_nursery() as watching:
-        watching.start_soon(watch_drains, cluster.store, cluster.clock)
+        watching.start_soon(watch_drains, cluster.store, cluster.clock, cluster.ids)
         await trio.testing.wait_all_tasks_blocked()
         assert the_node(cluster.store).drain
         with cluster.store.watch("nodes/") as change:
