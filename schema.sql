@@ -73,6 +73,9 @@ CREATE TABLE jobs (
                                                   -- waits until fewer children of its parent work
     forgotten         INTEGER NOT NULL DEFAULT 0 CHECK (forgotten IN (0, 1)),
                                                   -- is being removed: part of it is gone
+    notify            TEXT    NOT NULL DEFAULT '',  -- what somebody is told of it; '' for nothing
+    outcome           TEXT    NOT NULL DEFAULT '' CHECK (outcome IN ('', 'good', 'failed')),
+                                                  -- of its last run, or of its children's
     PRIMARY KEY (namespace, id)
 ) STRICT;
 
@@ -189,6 +192,33 @@ CREATE TABLE periodic_slots (
     PRIMARY KEY (namespace, job_id, slot),
     FOREIGN KEY (namespace, job_id) REFERENCES jobs (namespace, id) ON DELETE CASCADE
 ) STRICT, WITHOUT ROWID;
+
+-- What somebody is told of a job, and how the telling goes. Written with what it tells of
+-- (storage/queries/job_status.py settle, daemon/jobs/periodic.py), then by daemon/notify; they
+-- outlive a purge of their job.
+CREATE TABLE notifications (
+    number        INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    namespace     TEXT    NOT NULL,
+    job_id        TEXT    NOT NULL,               -- whose wish it is: of a child, the parent
+    run_id        TEXT    NOT NULL,               -- the job that it is about
+    event         TEXT    NOT NULL CHECK (event IN ('failure', 'recovery', 'missed', 'late')),
+    reason        TEXT    NOT NULL,
+    webhook       TEXT    NOT NULL,               -- where to, or
+    command       TEXT    NOT NULL,               -- by which command; the other one is empty
+    status        TEXT    NOT NULL CHECK (status IN ('pending', 'sent', 'failed')),
+    attempts      INTEGER NOT NULL CHECK (attempts >= 0),
+    next_attempt  INTEGER NOT NULL,
+    error         TEXT    NOT NULL,               -- of the last attempt
+    create_time   INTEGER NOT NULL,
+    modify_time   INTEGER NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX notifications_by_job  ON notifications (namespace, job_id, number);
+CREATE INDEX notifications_pending ON notifications (namespace, job_id, next_attempt)
+                                   WHERE status = 'pending';
+CREATE INDEX notifications_by_time ON notifications (next_attempt) WHERE status = 'pending';
 
 -- Evaluations: requests to look at a job again. Made by whoever makes work necessary, in the
 -- same write as its cause; finished by daemon/evals/applier.py in the write that stores the

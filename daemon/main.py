@@ -9,6 +9,7 @@ import gc
 import getpass
 import logging
 import os
+import random
 import shutil
 import signal
 import sys
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from daemon import logs
+from daemon import logs, reach
 from daemon.acl.audit import open_audit
 from daemon.acl.bootstrap import first_start
 from daemon.acl.failures import LockOut
@@ -147,6 +148,7 @@ async def _run_parts(
         from daemon.identity.door import open_door
         from daemon.jobs.children import open_children
         from daemon.jobs.periodic import open_periodic
+        from daemon.notify.sender import open_notify
         from daemon.runner.node import open_runner
         from daemon.ui.routes import PAGES
         from daemon.variables.locks import open_locks
@@ -181,6 +183,16 @@ async def _run_parts(
         await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))
         await parts.enter_async_context(open_backups(config, clock))
+        await parts.enter_async_context(
+            open_notify(
+                store,
+                clock,
+                seal,
+                commands=config.notify_commands,
+                permit=partial(reach.check, own_port=config.port),
+                chance=random.SystemRandom().random,
+            )
+        )
         if config.dev_cloud:
             from daemon.identity.devcloud import open_devcloud
 

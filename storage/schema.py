@@ -16,7 +16,7 @@ from storage.errors import StorageUnusable
 from storage.records.namespace import Namespace
 
 APPLICATION_ID = 0x53545744  # "STWD": what `file` and `steward operator snapshot inspect` look for
-VERSION = 10
+VERSION = 11
 
 _STEP = re.compile(r"(\d{4})_\w+\.sql")
 _FIRST_ROW = """

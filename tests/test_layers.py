@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.feed": STORAGE,
     "daemon.journal": (),
     "daemon.logs": ("daemon.journal", "storage.origin"),
+    "daemon.reach": (),
     "daemon.version": (),
     "daemon.wording": NOUNS,
     "daemon.parts": (
@@ -113,7 +114,15 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobspec.gotext",
         "daemon.version",
     ),
-    "daemon.runner": (*STORAGE, *COMMON, "daemon.templates"),
+    "daemon.runner": (*STORAGE, *COMMON, "daemon.reach", "daemon.templates"),
+    "daemon.notify": (
+        *STORAGE,
+        "daemon.acl.seal",
+        "daemon.clock",
+        "daemon.reach",
+        "daemon.runner.http",
+        "daemon.variables.change",
+    ),
     "daemon.cli": (*NOUNS, "daemon.version", "daemon.wording", "daemon.jobspec"),
     "daemon.operator": (
         *STORAGE,

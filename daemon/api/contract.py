@@ -33,6 +33,7 @@ from storage.records.explanation import Explanation
 from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submission
 from storage.records.namespace import Namespace
 from storage.records.node import Node
+from storage.records.notification import Notification
 from storage.records.periodic import Clock, Slot
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.statuses import JobStatusLine
@@ -196,6 +197,7 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     dispatch.dispatch_payload: Contract(gives=dispatch.JobDispatchResponse),
     dispatch.force: Contract(gives=dispatch.PeriodicForceResponse),
     dispatch.slots: Contract(gives=list[Slot]),
+    dispatch.told: Contract(gives=list[Notification]),
     dispatch.clock: Contract(gives=Clock),
     dispatch.pause: Contract(gives=dispatch.PeriodicPauseResponse),
     dispatch.resume: Contract(gives=dispatch.PeriodicPauseResponse),

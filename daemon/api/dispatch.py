@@ -2,6 +2,8 @@
 
 import base64
 
+import msgspec
+
 from daemon.api.cluster.operator import check_accepts
 from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
 from daemon.jobs.periodic import clocked, launches
@@ -11,8 +13,9 @@ from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import NotFound
-from storage.queries import jobs, periodic
+from storage.queries import jobs, notifications, periodic
 from storage.readers import Snapshot
+from storage.records import notification
 from storage.records.base import Record
 from storage.records.periodic import Clock
 from storage.records.times import rfc3339
@@ -123,11 +126,29 @@ async def _pause(request: Request, *, paused: bool) -> Reply:
     return Reply(body=PeriodicPauseResponse(index=index), index=index)
 
 
-def slots(request: Request, db: Snapshot) -> Reply:
-    """List what became of the slots of a periodic job, newest first."""
+def told(request: Request, db: Snapshot) -> Reply:
+    """List what is told, or was, of a job and its children; newest first."""
+    namespace, job_id = _known(request, db)
+    found = notifications.of_job(db, namespace, job_id)
+    shown = [
+        msgspec.structs.replace(one, webhook=notification.shown_webhook(one.webhook))
+        for one in found
+    ]
+    newest = max((one.modify_index for one in found), default=0)
+    return reply.read(shown, newest or db.table_index("notifications"))
+
+
+def _known(request: Request, db: Snapshot) -> tuple[str, str]:
+    """Return namespace and id of the job in the path. Raises `NotFound`."""
     namespace, job_id = request.namespace, request["job_id"]
     if jobs.current_wire(db, namespace, job_id) is None:
         raise NotFound("job not found", index=db.table_index("jobs"))
+    return namespace, job_id
+
+
+def slots(request: Request, db: Snapshot) -> Reply:
+    """List what became of the slots of a periodic job, newest first."""
+    namespace, job_id = _known(request, db)
     found = periodic.slots(db, namespace, job_id)
     newest = max((one.create_index for one in found), default=0)
     return reply.read(found, newest or db.table_index("periodic_slots"))

@@ -194,6 +194,7 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
         region=parts.config.region,
         node_pools=pools,
         policies=parts.policies,
+        commands=parts.config.notify_commands,
         secrets=lambda db, block: refusal(db, caller, block),
         may_mount=lambda source, read_only: request.caller.grant.may_with_volume(
             source, "mount-readonly" if read_only else "mount-readwrite"

@@ -249,6 +249,12 @@ ROUTES: tuple[Route, ...] = (
         READ,
         ("periodic-slots/{namespace}/{job_id}", *_JOB),
     ),
+    Read(
+        "/v1/job/{job_id}/notifications",
+        dispatch.told,
+        READ,
+        ("notifications/{namespace}/{job_id}", *_JOB),
+    ),
     Talk("/v1/job/{job_id}/action", sessions.run_action, EXECUTE),
     Read("/v1/allocations", allocations.index, READ_ALL, ("allocations/",)),
     Read("/v1/allocation/{alloc_id}", allocations.read, READ_OBJECT, ("allocations/{alloc_id}",)),

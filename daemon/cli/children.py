@@ -1,4 +1,4 @@
-"""`job dispatch` and `job periodic`: launching children of a job, and what became of its slots."""
+"""`job dispatch`, `job periodic`, `job notifications`: launching children, and what became of them."""
 
 import base64
 import sys
@@ -17,6 +17,7 @@ from daemon.cli.output import Screen
 from daemon.cli.run import EXIT_INTERRUPTED
 from daemon.cli.text import moment, moment_of
 from storage.errors import Invalid
+from storage.records.notification import Notification, NotificationStatus
 from storage.records.periodic import Clock, Slot
 
 _EXIT_CHILD_FAILED = 2
@@ -201,6 +202,40 @@ def periodic_slots(client: Client, screen: Screen, job_id: str, *, most: int) ->
         ["Slot", "Slots", "Outcome", "Child", "Reason"],
         [
             [moment(one.slot), str(one.slots), one.outcome, one.child_id, one.reason]
+            for one in found[: most or None]
+        ],
+    )
+
+
+@click.command("notifications")
+@click.argument("job_id", metavar="JOB")
+@click.option("-n", "most", type=int, default=20, metavar="N", help="How many; 0 is all.")
+@shown
+@connected
+def notifications(client: Client, screen: Screen, job_id: str, *, most: int) -> None:
+    """List what somebody was told of JOB and its children, or will be; newest first."""
+    line = resolve.job(client, job_id)
+    answer = client.read(f"/v1/job/{segment(line.id)}/notifications", namespace=line.namespace)
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(list[Notification])
+    if not found:
+        screen.line("Nobody was told anything of it")
+        return
+    screen.table(
+        ["Time", "Event", "Of", "To", "Status", "Attempts", "Next", "Reason"],
+        [
+            [
+                moment(one.create_time),
+                one.event,
+                one.run_id,
+                one.webhook or one.command,
+                one.status,
+                str(one.attempts),
+                moment(one.next_attempt) if one.status == NotificationStatus.PENDING else "",
+                f"{one.reason}; {one.error}" if one.error else one.reason,
+            ]
             for one in found[: most or None]
         ],
     )

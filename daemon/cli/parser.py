@@ -48,6 +48,7 @@ _JOB: Tree = {
     "init": "daemon.cli.write:init",
     "inspect": "daemon.cli.history:inspect",
     "logs": "daemon.cli.logs:job_logs",
+    "notifications": "daemon.cli.children:notifications",
     "periodic": ("Launch children of periodic jobs, and look at their slots.", _PERIODIC),
     "plan": "daemon.cli.plan:plan",
     "promote": "daemon.cli.deployment:promote_job",

@@ -43,6 +43,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     allocations: int = 1000
     evaluations: int = 1000
     deployments: int = 1000
+    notifications: int = 100
     events_for: int = 90 * _DAY
     events: int = 100_000
 
@@ -56,6 +57,7 @@ def retention(config: Config) -> Retention:
         allocations=config.retention_allocs or ANY_NUMBER,
         evaluations=config.retention_evals or ANY_NUMBER,
         deployments=config.retention_deployments or ANY_NUMBER,
+        notifications=config.retention_notifications or ANY_NUMBER,
         events_for=config.retention_event_days * _DAY,
         events=config.retention_events or ANY_NUMBER,
     )
@@ -104,6 +106,14 @@ async def collect(store: Store, now: int, kept: Retention) -> None:
             collection.remove_evaluations,
         ),
         (partial(collection.orphans, before=now - kept.jobs_for), collection.remove_evaluations),
+        (
+            partial(
+                collection.notifications_beyond,
+                before=now - kept.jobs_for,
+                kept=kept.notifications,
+            ),
+            collection.remove_notifications,
+        ),
     ):
         await _remove_all(store, find, remove)
     index = store.read(partial(moments.index_at, time=now - kept.events_for))

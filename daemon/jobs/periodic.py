@@ -23,12 +23,14 @@ from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
 from storage.errors import Invalid, Malformed, NotFound, Refused, StorageFull
-from storage.queries import evaluations, job_status, jobs, periodic
+from storage.queries import evaluations, job_status, jobs, notifications, periodic
 from storage.readers import Snapshot
 from storage.records.base import MINUTE, SECOND
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, JobStatus, Periodic
+from storage.records.notification import NotifyEvent, wishes
 from storage.records.periodic import Slot, SlotOutcome
+from storage.records.times import rfc3339 as moment
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -45,6 +47,7 @@ _SHOWN = 10  # launches that people see in advance
 _PAUSED = "the job is paused"
 _BUSY = "a child is still at work and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
+_ON_PURPOSE = (_PAUSED, _TAKEN)  # nobody misses these
 
 
 class Forced(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +170,25 @@ def _advance(tx: Transaction, job: Job, followed_to: int) -> None:
 
 def _skip(tx: Transaction, job: Job, slot: int, now: int, reason: str, slots: int) -> None:
     done = Slot(slot=slot, slots=slots, decided_at=now, outcome=SlotOutcome.SKIPPED, reason=reason)
+    _write_down(tx, job, done)
+
+
+def _write_down(tx: Transaction, job: Job, done: Slot) -> None:
+    """Keep what became of a slot, and tell of one that was missed or comes late."""
     periodic.add_slot(tx, job.namespace, job.id, done)
+    wanted = wishes(job.meta)
+    if wanted is None or done.outcome == SlotOutcome.LAUNCHED or done.reason in _ON_PURPOSE:
+        return
+    event = NotifyEvent.MISSED if done.outcome == SlotOutcome.SKIPPED else NotifyEvent.LATE
+    when = moment(done.slot)
+    reason = f"the slot of {when} was skipped: {done.reason}"
+    if event == NotifyEvent.LATE:
+        reason = f"the slot of {when} was missed, and is caught up now"
+    if done.slots > 1:
+        reason += f"; with it {done.slots - 1} more"
+    key = (job.namespace, job.id)
+    run_id = done.child_id or job.id
+    notifications.add(tx, key, wanted, event, run_id=run_id, reason=reason, now=done.decided_at)
 
 
 def _launch_or_skip(
@@ -198,7 +219,7 @@ def _launch_or_skip(
         reason=reason,
         child_id=child_id,
     )
-    periodic.add_slot(tx, job.namespace, job.id, done)
+    _write_down(tx, job, done)
 
 
 def child_id_of(parent: Job, time: int) -> str:

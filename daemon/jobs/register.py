@@ -12,6 +12,7 @@ import msgspec
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
+from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
 from storage.errors import Conflict, Invalid, Malformed, Refused
@@ -62,7 +63,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a job may name besides what is stored: the one region, the pools, and the secrets.
 
     `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing;
-    `may_mount` whether a volume of the machine may be mounted, if only for reading.
+    `may_mount` whether a volume of the machine may be mounted, if only for reading; `commands` are
+    those by which somebody may be told of it.
     """
 
     region: str
@@ -70,6 +72,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     policies: Policies = Policies()
     secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
+    commands: Collection[str] = ()
 
 
 def parse_job(
@@ -186,6 +189,13 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
         errors += forbidden(job, namespace)
     if job.node_pool not in surroundings.node_pools:
         errors.append(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
+    command = NOTIFY_COMMAND.of(job.meta)
+    if command and command not in surroundings.commands:
+        known = ", ".join(sorted(surroundings.commands)) or "none is there"
+        errors.append(
+            f'Meta of job: "{NOTIFY_COMMAND.name}" is "{command}", must be one of notify_commands '
+            f"in the daemon's configuration: {known}"
+        )
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')

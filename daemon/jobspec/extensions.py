@@ -16,8 +16,10 @@ import msgspec
 from daemon.jobspec.durations import read_duration
 from daemon.jobspec.gotext import duration, quote
 from storage.errors import Invalid
+from storage.records import notification
 from storage.records.base import HOUR
 from storage.records.job import Job
+from storage.records.notification import NotifyEvent
 
 PREFIX = "steward_"
 
@@ -131,6 +133,15 @@ CHILDREN_KEPT = Extension[int | None](
 CHILDREN_KEPT_FOR = Extension[int | None](
     name="steward_children_kept_for", place="job", read=span(87_600 * HOUR), default=None
 )
+NOTIFY = Extension[tuple[NotifyEvent, ...]](
+    name=notification.EVENTS, place="job", read=notification.read_events, default=()
+)
+NOTIFY_WEBHOOK = Extension(
+    name=notification.WEBHOOK, place="job", read=notification.read_webhook, default=""
+)
+NOTIFY_COMMAND = Extension(
+    name=notification.COMMAND, place="job", read=notification.read_command, default=""
+)
 
 EXTENSIONS: tuple[Extension[Any], ...] = (
     FREQUENT_LAUNCHES,
@@ -141,16 +152,26 @@ EXTENSIONS: tuple[Extension[Any], ...] = (
     CHILDREN_BEYOND,
     CHILDREN_KEPT,
     CHILDREN_KEPT_FOR,
+    NOTIFY,
+    NOTIFY_WEBHOOK,
+    NOTIFY_COMMAND,
 )
 
 
 def problems(job: Job) -> Iterator[str]:
     """Yield what is wrong with the keys of a job that are ours."""
     yield from _in("job", "", job.meta)
+    yield from _to_nobody(job.meta or {})
     for group in job.task_groups or ():
         yield from _in("task group", group.name, group.meta)
         for task in group.tasks or ():
             yield from _in("task", task.name, task.meta)
+
+
+def _to_nobody(meta: Mapping[str, str]) -> Iterator[str]:
+    ways = (NOTIFY_WEBHOOK.name, NOTIFY_COMMAND.name)
+    if NOTIFY.name in meta and not any(way in meta for way in ways):
+        yield f"Meta of job: {quote(NOTIFY.name)} tells nobody; add {' or '.join(map(quote, ways))}"
 
 
 def _in(place: str, name: str, meta: Meta) -> Iterator[str]:

@@ -47,7 +47,17 @@ async def overview(visit: Visit) -> Found:
         "evaluations": (await visit.get(at(visit, "/evaluations"), **asked))[:1],
         "services": await visit.get(at(visit, "/services"), **asked),
         "parent": job["ParentID"],
+        "told": await _told(visit, base),
     }
+
+
+async def _told(visit: Visit, base: dict[str, object]) -> list[object]:
+    """Return what somebody was told of a job, or will be, if it wishes for that."""
+    job: Any = base["job"]
+    if not any(key.startswith("steward_notify") for key in job["Meta"] or {}):
+        return []
+    found = await visit.get(at(visit, "/notifications"), namespace=base["namespace"])
+    return list(found[:_NEWEST])
 
 
 @page("definition.html")

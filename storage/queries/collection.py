@@ -219,6 +219,19 @@ _DEPLOYED = """
     SELECT DISTINCT namespace, job_id FROM deployments
      WHERE id IN (SELECT value FROM json_each(:ids))
 """
+_NOTIFICATIONS = """
+    SELECT n.number
+      FROM (SELECT number, row_number() OVER (PARTITION BY namespace, job_id
+                                                  ORDER BY number DESC) AS place
+              FROM notifications INDEXED BY notifications_by_job) AS found
+CROSS JOIN notifications n ON n.number = found.number
+     WHERE n.status <> 'pending' AND (found.place > :kept OR n.modify_time < :before)
+     LIMIT :most
+"""
+_REMOVE_NOTIFICATIONS = """
+    DELETE FROM notifications
+     WHERE number IN (SELECT CAST(value AS INTEGER) FROM json_each(:ids)) AND status <> 'pending'
+"""
 _ORPHANS = """
     SELECT id FROM evaluations e
      WHERE e.status IN ('complete', 'failed', 'canceled') AND e.modify_time < :before
@@ -230,6 +243,19 @@ _ORPHANS = """
 def evaluations_beyond(db: Snapshot, kept: int, most: int) -> list[str]:
     """Return finished evaluations beyond the newest `kept` of their job, that placed nothing kept."""
     return [row["id"] for row in db.all(_EVALUATIONS, {"kept": kept, "most": most})]
+
+
+def notifications_beyond(db: Snapshot, before: int, kept: int, most: int) -> list[str]:
+    """Return what was told, or could not be, before a time or beyond the newest `kept` of its job."""
+    values = {"before": before, "kept": kept, "most": most}
+    return [str(row["number"]) for row in db.all(_NOTIFICATIONS, values)]
+
+
+def remove_notifications(tx: Transaction, ids: Iterable[str]) -> int:
+    """Remove notifications that are not to be sent any more."""
+    removed = tx.execute(_REMOVE_NOTIFICATIONS, {"ids": _list(ids)})
+    tx.touch("notifications")
+    return count(tx, "notifications", removed)
 
 
 def orphans(db: Snapshot, before: int, most: int) -> list[str]:

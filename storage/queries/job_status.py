@@ -4,7 +4,7 @@ import sqlite3
 
 import msgspec
 
-from storage.queries import children
+from storage.queries import children, notifications
 from storage.readers import Snapshot
 from storage.records.codec import encode
 from storage.records.job import GroupSummary, JobCounts, JobStatus, JobType
@@ -98,6 +98,8 @@ def settle(tx: Transaction, namespace: str, job_id: str) -> None:
             "summary_index": tx.index if counted else row["summary_index"],
         },
     )
+    if row["notify"]:
+        _follow(tx, row, status, summary)
     if moved:
         changed(tx, namespace, job_id)
         if row["parent_id"]:
@@ -106,6 +108,25 @@ def settle(tx: Transaction, namespace: str, job_id: str) -> None:
         tx.touch("summaries", summary_topic(namespace, job_id))
         if status == JobStatus.DEAD:  # its last task may have ended
             children.note_room(tx, namespace, row["parent_id"])
+
+
+def _follow(tx: Transaction, row: sqlite3.Row, status: JobStatus, summary: str) -> None:
+    before, after = _numbers(row["summary"]), _numbers(summary)
+    notifications.follow(
+        tx,
+        row,
+        ended=status == JobStatus.DEAD and row["status"] != JobStatus.DEAD,
+        failed=after.failed > before.failed,
+        runs=bool(after.running) and not (after.starting or after.queued),
+    )
+
+
+def _numbers(summary: str) -> GroupSummary:
+    """Return the counts of all groups together."""
+    counts = msgspec.json.decode(summary, type=JobCounts).summary if summary else {}
+    every = [msgspec.structs.asdict(one) for one in counts.values()]
+    names = GroupSummary.__struct_fields__
+    return GroupSummary(**{name: sum(one[name] for one in every) for name in names})
 
 
 def status_of(db: Snapshot, row: sqlite3.Row) -> JobStatus:

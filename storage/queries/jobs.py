@@ -16,6 +16,7 @@ from storage.queries import (
     services,
 )
 from storage.readers import Snapshot
+from storage.records import notification
 from storage.records.codec import encode, job_document
 from storage.records.job import (
     Job,
@@ -164,15 +165,16 @@ def dispatched_with(
 _ADD_JOB = """
     INSERT INTO jobs (namespace, id, version, type, parent_id, dispatch_token,
                       launches_children, stop, has_scaling, status, listing, queued, children_pending, children_running, children_dead, summary,
-                      summary_index, create_index, modify_index, job_modify_index, held)
+                      summary_index, create_index, modify_index, job_modify_index, held, notify)
     VALUES (:namespace, :id, :version, :type, :parent_id, :dispatch_token,
-            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index, :held)
+            :launches_children, :stop, :has_scaling, 'pending', :listing, :queued, 0, 0, 0, '', :index, :index, :index, :index, :held, :notify)
     ON CONFLICT (namespace, id) DO UPDATE
        SET version = excluded.version, type = excluded.type,
            launches_children = excluded.launches_children, stop = excluded.stop,
            has_scaling = excluded.has_scaling,
            listing = excluded.listing, queued = excluded.queued, modify_index = excluded.modify_index,
-           job_modify_index = excluded.job_modify_index, held = excluded.held, forgotten = 0
+           job_modify_index = excluded.job_modify_index, held = excluded.held, forgotten = 0,
+           notify = excluded.notify
 """
 # Children outlive a purge of their parent; a new job of that name, of whatever kind, is their parent
 # from then on; also a child, which can launch others, or be named as a parent by anybody.
@@ -244,6 +246,7 @@ def append_version(tx: Transaction, job: Job, *, held: bool = False) -> Job:
         "document": job_document(stored),
         "index": tx.index,
         "held": held,
+        "notify": notification.encoded(notification.wishes(stored.meta)),
     }
     tx.execute(_ADD_JOB, values)
     if not row:

@@ -185,6 +185,46 @@ def test_another_data_directory_has_a_socket_of_its_own(tmp_path: Path) -> None:
     assert loaded(tmp_path, socket="none").socket_path is None
 
 
+def program(folder: Path, mode: int = 0o755) -> Path:
+    file = folder / "mail"
+    file.touch()
+    file.chmod(mode)
+    return file
+
+
+def test_a_command_that_tells_somebody_is_a_program_of_the_operators(tmp_path: Path) -> None:
+    words = [str(program(tmp_path)), "--to", "ops"]
+    text = f"[notify_commands]\nmail = {words}"
+    assert loaded(tmp_path, text).notify_commands == {"mail": words}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("mail = []", "begin with a program of this machine, from its root on"),
+        ("mail = ['mail']", "begin with a program of this machine, from its root on"),
+        ("mail = ['/no/such']", "begin with a program of this machine, from its root on"),
+        ("'a b' = ['/bin/true']", "a name has at most 64 letters, digits, - and _"),
+        ("mail = '/bin/true'", "notify_commands = "),
+    ],
+)
+def test_what_is_no_command_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(problem)):
+        loaded(tmp_path, f"[notify_commands]\n{text}")
+
+
+def test_a_command_that_others_may_change_is_refused(tmp_path: Path) -> None:
+    file = program(tmp_path, 0o777)
+    with pytest.raises(Invalid, match="runs with the daemon's rights, but others may write to"):
+        loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    file = program(open_to_all)
+    open_to_all.chmod(0o777)
+    with pytest.raises(Invalid, match=f"others may write to {open_to_all}"):
+        loaded(tmp_path, f"[notify_commands]\nmail = ['{file}']")
+
+
 def test_a_volume_of_the_machine_is_a_directory_with_a_name(tmp_path: Path) -> None:
     text = f"[[host_volumes]]\nname = 'data'\npath = '{tmp_path}'\nread_only = true"
     (volume,) = loaded(tmp_path, text).host_volumes

@@ -7,10 +7,8 @@ whatever is larger, takes longer or is more than the limits allow.
 
 import base64
 import hashlib
-import ipaddress
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,6 +17,8 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 import trio
 
+from daemon import reach
+from daemon.reach import Forbidden
 from daemon.runner import http
 from daemon.runner.artifacts import place
 from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker, check_links
@@ -48,10 +48,6 @@ class FetchFailed(StewardError):
     def __init__(self, source: str, why: object, *, recoverable: bool) -> None:
         super().__init__(f'failed to download artifact "{source}": {why}')
         self.recoverable = recoverable
-
-
-class Forbidden(Exception):
-    """Something that no task may have fetched."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,14 +139,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     def permit(self, address: str, port: int) -> None:
         """Raise `Forbidden` for what no task may reach through the daemon."""
-        ip = ipaddress.ip_address(address.partition("%")[0])
-        plain = getattr(ip, "ipv4_mapped", None) or ip
-        if plain.is_link_local or str(plain) == "fd00:ec2::254":
-            raise Forbidden(f"{address} is the machine's metadata service or another link address")
-        if port == self.own_port and (plain.is_loopback or _is_ours(str(plain))):
-            raise Forbidden(f"{address}:{port} is the daemon itself")
-        if plain.is_multicast or plain.is_unspecified:
-            raise Forbidden(f"{address} is not the address of a machine")
+        reach.check(address, port, own_port=self.own_port)
 
     # ---- git ---------------------------------------------------------------------------------------
 
@@ -247,17 +236,6 @@ def _moved(
     if urlsplit(target).netloc == urlsplit(url).netloc:
         return target, list(headers)
     return target, [one for one in headers if one[0].lower() not in _SECRET_HEADERS]
-
-
-def _is_ours(address: str) -> bool:
-    """Tell whether an address is one of this machine's own."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-    return True
 
 
 def _git_environment(source: Source, workshop: str) -> dict[str, str]:

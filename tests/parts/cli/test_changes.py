@@ -1,6 +1,7 @@
 """Commands that change what runs, against a fake daemon: what they ask, print, and how they end."""
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,39 @@ def test_a_periodic_job_is_launched_by_hand(fake: FakeDaemon, terminal: Terminal
     fake.tell("/v1/job/web/periodic/force", DONE, method="POST")
     result = terminal.type("job", "periodic", "force", "web")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, 'job "web": placed')
+
+
+def test_what_was_told_is_listed(fake: FakeDaemon, terminal: Terminal) -> None:
+    one = {
+        "ID": 7,
+        "Namespace": "default",
+        "JobID": "web",
+        "RunID": "web/1",
+        "Event": "failure",
+        "Reason": "it broke",
+        "Webhook": "https://x.example/",
+        "Command": "",
+        "Status": "pending",
+        "Attempts": 2,
+        "NextAttempt": NOW + 10**9,
+        "Error": "it was answered with 500",
+        "CreateTime": NOW,
+        "ModifyTime": NOW,
+    }
+    fake.tell("/v1/job/web/notifications", [one], [])
+    result = terminal.type("job", "notifications", "web")
+    assert re.split(" {2,}", result.stdout.splitlines()[1]) == [
+        "2026-11-21T01:40:00Z",
+        "failure",
+        "web/1",
+        "https://x.example/",
+        "pending",
+        "2",
+        "2026-11-21T01:40:01Z",
+        "it broke; it was answered with 500",
+    ]
+    result = terminal.type("job", "notifications", "web")
+    assert result.stdout == "Nobody was told anything of it\n"
 
 
 def test_slots_are_listed(fake: FakeDaemon, terminal: Terminal) -> None:

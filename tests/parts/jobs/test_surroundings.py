@@ -34,3 +34,14 @@ async def test_a_token_for_a_task_needs_somebody_who_could_make_it(store: Store)
     refusing = around(secrets=lambda _, block: f"no {block.role}")
     assert faults(store, job, refusing) == ['task "main" cannot have a token: no web']
     assert faults(store, job, around(secrets=lambda _, block: "")) == []
+
+
+async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
+    job = samples.job("web", meta={"steward_notify_command": "mail"})
+    said = (
+        'Meta of job: "steward_notify_command" is "mail", must be one of notify_commands in the '
+        "daemon's configuration: "
+    )
+    assert faults(store, job, around()) == [f"{said}none is there"]
+    assert faults(store, job, around(commands={"page", "chat"})) == [f"{said}chat, page"]
+    assert faults(store, job, around(commands={"mail"})) == []

@@ -18,9 +18,10 @@ import msgspec
 import pytest
 import trio
 
+from daemon.reach import Forbidden
 from daemon.runner.artifacts import fetch as fetching
 from daemon.runner.artifacts.archive import Limits
-from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Forbidden, Order, destination
+from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Order, destination
 from daemon.runner.beneath import Escapes
 from daemon.runner.taskdir import directories
 from storage.records.task import Artifact

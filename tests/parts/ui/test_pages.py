@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from daemon.ui.routes import PAGES
+from storage.records.allocation import ClientStatus
 from storage.records.task import Resources, Service
 from tests.parts.ui.conftest import Site
 from tests.samples import group, job, task
@@ -152,6 +153,18 @@ async def test_a_job_that_is_called_like_an_endpoint_has_its_pages(
         assert (await browser.get(path)).status_code == 404
         await open_site.run(f"web/{end}")
         assert f"<h1>web/{end} " in (await browser.get(path)).text
+
+
+async def test_a_job_shows_what_somebody_was_told_of_it(open_site: Site) -> None:
+    meta = {"steward_notify_webhook": "https://hooks.example/x?key=secret"}
+    await open_site.cluster.register(job("web", type="batch", meta=meta))
+    await open_site.cluster.work()
+    (one,) = open_site.cluster.allocations()
+    await open_site.cluster.report(one, ClientStatus.FAILED)
+    text = (await open_site.browser().get("/ui/job/web")).text
+    shown = text.partition('id="notifications"')[2]
+    assert "failure: allocation" in shown
+    assert "https://hooks.example/x<" in shown
 
 
 async def test_a_file_that_has_changed_has_another_address(open_site: Site) -> None:

@@ -15,6 +15,38 @@ def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "meta",
+    [
+        {"steward_notify_webhook": "http://127.0.0.1:8080/hook?key=1"},
+        {"steward_notify_command": "mail", "steward_notify": "failure, late"},
+    ],
+)
+def test_what_is_to_be_told_and_how_is_accepted(meta: dict[str, str]) -> None:
+    assert errors(job(Meta=meta)) == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://",
+        "https:///x",
+        "x.example",
+        "https://x.example:99999/",
+        "https://x.example/a b",
+        "https://x.example/\r\nX: y",
+        "https://x.example/#x",
+        "https://[::1/",
+        "https://x.example/" + "x" * 2000,
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    (said,) = errors(job(Meta={"steward_notify_webhook": url}))
+    assert (
+        said.startswith('Meta of job: "steward_notify_webhook" is "https:') or "x.example" in said
+    )
+
+
+@pytest.mark.parametrize(
     ("given", "said"),
     [
         (
@@ -42,6 +74,31 @@ def test_a_known_key_in_its_place_is_accepted(text: str) -> None:
         (
             job(Meta={"steward_catch_up_most": "-1"}),
             'Meta of job: "steward_catch_up_most" is "-1", must be a whole number from 1 to 1000',
+        ),
+        (
+            job(Meta={"steward_notify_webhook": "https://x.example/", "steward_notify": "fail"}),
+            'Meta of job: "steward_notify" is "fail", '
+            "must be one or more of failure, recovery, missed, late",
+        ),
+        (
+            job(Meta={"steward_notify": "failure"}),
+            'Meta of job: "steward_notify" tells nobody; add "steward_notify_webhook" or '
+            '"steward_notify_command"',
+        ),
+        (
+            job(Meta={"steward_notify_webhook": "ftp://x.example/"}),
+            'Meta of job: "steward_notify_webhook" is "ftp://x.example/", '
+            "must be an address like https://HOST/PATH",
+        ),
+        (
+            job(Meta={"steward_notify_webhook": "https://me@x.example/"}),
+            'Meta of job: "steward_notify_webhook" is "https://me@x.example/", '
+            "must have neither a user nor a part behind a #",
+        ),
+        (
+            job(Meta={"steward_notify_command": "/bin/sh -c x"}),
+            'Meta of job: "steward_notify_command" is "/bin/sh -c x", must be the name of one of '
+            "notify_commands in the daemon's configuration: letters, digits, - and _",
         ),
         (
             job(Meta={"steward_jitter": "25h"}),

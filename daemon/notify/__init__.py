@@ -1,0 +1,1 @@
+"""What tells somebody outside of what happens to jobs."""

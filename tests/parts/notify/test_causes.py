@@ -1,0 +1,192 @@
+"""What is told of a job: stored in the write of its cause, once for each, and only if wished for."""
+
+from functools import partial
+
+import msgspec
+import pytest
+
+from storage.queries import evaluations, jobs, notifications
+from storage.records.allocation import Allocation, ClientStatus
+from storage.records.base import HOUR, MINUTE
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job, Parameterized
+from storage.records.notification import Notification
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.parts.jobs.test_periodic import FIRST, HOURLY, look, register
+from tests.samples import NOW, evaluation, group, job
+
+HOOK = {"steward_notify_webhook": "https://hooks.example/x"}
+OFTEN = ReschedulePolicy(unlimited=True, delay=0, delay_function="constant")
+
+
+@pytest.fixture
+async def cluster(store: Store) -> Cluster:
+    made = Cluster(store)
+    await made.join()
+    return made
+
+
+def told(store: Store, job_id: str = "web") -> list[Notification]:
+    """Return what is told of a job, oldest first."""
+    return store.read(lambda db: notifications.of_job(db, "default", job_id))[::-1]
+
+
+def said(store: Store, job_id: str = "web") -> list[str]:
+    return [one.event for one in told(store, job_id)]
+
+
+async def end(cluster: Cluster, status: ClientStatus, job_id: str = "web") -> Allocation:
+    """Let the one allocation of a job that has not ended end so, and the scheduler look at it."""
+    (one,) = [one for one in cluster.allocations(job_id) if not one.client_terminal]
+    looked = evaluation(cluster.job(job_id), next(cluster.ids))
+    await cluster.store.write(partial(evaluations.put, evaluation=looked, now=cluster.clock.now()))
+    await cluster.report(one, status)
+    await cluster.work()
+    return one
+
+
+async def run(cluster: Cluster, made: Job, status: ClientStatus) -> Allocation:
+    await cluster.register(made)
+    await cluster.work()
+    return await end(cluster, status, made.id)
+
+
+async def test_a_batch_job_that_fails_is_told_of_in_the_write_of_its_end(cluster: Cluster) -> None:
+    ended = await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.FAILED)
+    (one,) = told(cluster.store)
+    assert (one.event, one.webhook, one.status) == (
+        "failure",
+        "https://hooks.example/x",
+        "pending",
+    )
+    assert one.reason == f'allocation {ended.id} of group "web" has failed'
+    assert (one.job_id, one.run_id) == ("web", "web")
+    assert one.create_index == cluster.job().modify_index
+    assert one.create_time == cluster.clock.now()
+
+
+async def test_nothing_is_told_of_a_success_that_is_nothing_new(cluster: Cluster) -> None:
+    await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.COMPLETE)
+    assert told(cluster.store) == []
+
+
+async def test_nothing_is_told_of_a_job_that_does_not_wish_for_it(cluster: Cluster) -> None:
+    await run(cluster, job("web", type="batch"), ClientStatus.FAILED)
+    assert told(cluster.store) == []
+
+
+async def test_a_success_after_a_failure_is_told_once(cluster: Cluster) -> None:
+    outcomes = [ClientStatus.FAILED, ClientStatus.COMPLETE, ClientStatus.COMPLETE]
+    for number, status in enumerate(outcomes):
+        made = job("web", type="batch", meta=HOOK, priority=50 + number)
+        await run(cluster, made, status)
+    assert said(cluster.store) == ["failure", "recovery"]
+
+
+async def test_what_happens_to_children_is_told_of_their_parent(cluster: Cluster) -> None:
+    parent = job("web", type="batch", parameterized_job=Parameterized(), meta=HOOK)
+    await cluster.register(parent)
+    for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
+        child = job(f"web/{number}", type="batch", parent_id="web", meta=HOOK)
+        await run(cluster, child, status)
+    assert [(one.event, one.run_id) for one in told(cluster.store)] == [
+        ("failure", "web/0"),
+        ("recovery", "web/1"),
+    ]
+
+
+async def test_only_what_is_wished_for_is_told_by_each_way(cluster: Cluster) -> None:
+    meta = {**HOOK, "steward_notify_command": "mail", "steward_notify": "recovery"}
+    for number, status in enumerate([ClientStatus.FAILED, ClientStatus.COMPLETE]):
+        made = job("web", type="batch", meta=meta, priority=50 + number)
+        await run(cluster, made, status)
+    assert [(one.event, one.webhook, one.command) for one in told(cluster.store)] == [
+        ("recovery", "https://hooks.example/x", ""),
+        ("recovery", "", "mail"),
+    ]
+
+
+async def test_a_failure_that_is_tried_again_is_none_yet_of_what_runs_once(
+    cluster: Cluster,
+) -> None:
+    policy = ReschedulePolicy(attempts=1, interval=HOUR, delay=MINUTE, delay_function="constant")
+    made = job("web", group(reschedule_policy=policy), type="batch", meta=HOOK)
+    await run(cluster, made, ClientStatus.FAILED)
+    assert told(cluster.store) == []
+    cluster.wait(60)
+    await cluster.work()
+    await end(cluster, ClientStatus.COMPLETE)
+    assert told(cluster.store) == []
+
+
+async def test_each_failure_of_a_service_is_told_and_that_it_runs_again(cluster: Cluster) -> None:
+    await cluster.register(job("web", group(reschedule_policy=OFTEN), meta=HOOK))
+    await cluster.work()
+    await cluster.run_all()
+    for _ in range(2):
+        await end(cluster, ClientStatus.FAILED)
+        await cluster.run_all()
+    assert said(cluster.store) == ["failure", "recovery", "failure", "recovery"]
+
+
+async def test_what_is_stopped_does_not_fail(cluster: Cluster) -> None:
+    await cluster.register(job("web", meta=HOOK))
+    await cluster.work()
+    await cluster.run_all()
+    await cluster.register(job("web", stop=True, meta=HOOK))
+    await cluster.work()
+    await end(cluster, ClientStatus.FAILED)
+    assert told(cluster.store) == []
+
+
+# ---- slots ------------------------------------------------------------------------------------------
+
+
+async def test_a_slot_that_is_skipped_is_told(store: Store) -> None:
+    meta = {**HOOK, "steward_catch_up": "none"}
+    await register(store, meta=meta)
+    await look(store, FIRST + 3 * HOUR + MINUTE, started=FIRST + 3 * HOUR)
+    (one,) = told(store)
+    assert (one.event, one.run_id, one.create_time) == (
+        "missed",
+        "web",
+        FIRST + 3 * HOUR + MINUTE,
+    )
+    assert one.reason == (
+        "the slot of 2026-11-21T02:00:00Z was skipped: it was missed, and this job does not catch "
+        "up; with it 3 more"
+    )
+
+
+async def test_a_slot_that_is_caught_up_is_told_as_late(store: Store) -> None:
+    await register(store, meta=HOOK)
+    await look(store, FIRST + 10 * MINUTE, started=FIRST + 10 * MINUTE)
+    (one,) = told(store)
+    assert (one.event, one.reason) == (
+        "late",
+        "the slot of 2026-11-21T02:00:00Z was missed, and is caught up now",
+    )
+    assert one.run_id.startswith("web/periodic-")
+
+
+async def test_a_slot_in_time_is_not_told(store: Store) -> None:
+    await register(store, meta=HOOK)
+    await look(store, FIRST)
+    assert told(store) == []
+
+
+async def test_a_slot_that_was_skipped_for_a_child_at_work_is_told(store: Store) -> None:
+    block = msgspec.structs.replace(HOURLY, prohibit_overlap=True)
+    await register(store, block, meta=HOOK)
+    await look(store, FIRST)
+    await look(store, FIRST + HOUR)
+    assert [(one.event, "still at work" in one.reason) for one in told(store)] == [("missed", True)]
+
+
+async def test_a_purge_forgets_the_wish_but_not_what_is_to_be_told(cluster: Cluster) -> None:
+    await run(cluster, job("web", type="batch", meta=HOOK), ClientStatus.FAILED)
+    found = cluster.job()
+    await cluster.store.write(lambda tx: jobs.purge(tx, found))
+    assert said(cluster.store) == ["failure"]
+    assert cluster.store.read(lambda db: notifications.due(db, NOW + HOUR, 9)) != []

@@ -1,0 +1,374 @@
+"""Sending: tried until it arrives, signed, bounded, and to no place that nobody may reach."""
+
+import base64
+import hashlib
+import hmac
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon import reach
+from daemon.evals import gc
+from daemon.notify import sender
+from daemon.notify.sender import open_notify
+from daemon.variables import change
+from daemon.variables.change import Name
+from storage.queries import notifications
+from storage.records.base import HOUR, MINUTE
+from storage.records.notification import Notification, NotifyEvent, Wishes
+from storage.store import Store
+from storage.writer import Transaction
+from tests.fakes.receiver import Received, Receiver, open_receiver
+from tests.parts.evals.cluster import Ticking
+from tests.parts.variables.test_change import SEAL
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW
+
+KEY = bytes(range(24))
+SECRET = "whsec_" + base64.b64encode(KEY).decode()
+ALL = tuple(NotifyEvent)
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with open_receiver() as made:
+        yield made
+
+
+@asynccontextmanager
+async def at_work(
+    store: Store, clock: Ticking, commands: Mapping[str, list[str]] | None = None
+) -> AsyncIterator[None]:
+    permit = partial(reach.check, own_port=4646)
+    async with open_notify(
+        store, clock, SEAL, commands=commands or {}, permit=permit, chance=lambda: 0.5
+    ):
+        yield
+
+
+async def keep(store: Store, secret: str = SECRET, path: str = "steward/notify") -> None:
+    name = Name("default", path)
+    await change.put(store, SEAL, name, {"secret": secret}, expected=None, lock_id="", now=NOW)
+
+
+async def cause(
+    store: Store, webhook: str = "", command: str = "", *, job_id: str = "web", now: int = NOW
+) -> None:
+    wanted = Wishes(events=ALL, webhook=webhook, command=command)
+
+    def write(tx: Transaction) -> None:
+        notifications.add(
+            tx,
+            ("default", job_id),
+            wanted,
+            NotifyEvent.FAILURE,
+            run_id=job_id,
+            reason="it broke",
+            now=now,
+        )
+
+    await store.write(write)
+
+
+def of(store: Store, job_id: str = "web") -> list[Notification]:
+    return store.read(lambda db: notifications.of_job(db, "default", job_id))
+
+
+async def until(store: Store, *, attempts: int, job_id: str = "web") -> Notification:
+    """Return the one notification of a job after so many attempts."""
+    with trio.fail_after(HAPPENS_WITHIN):
+        while True:
+            with store.watch(notifications.topic("default", job_id)) as changes:
+                (one,) = of(store, job_id)
+                if one.attempts >= attempts:
+                    return one
+                await changes.wait()
+
+
+async def later(store: Store, clock: Ticking, time: int) -> None:
+    """Let time pass, and have the sender look."""
+    clock.time += time
+    await store.write(lambda tx: tx.publish(notifications.TOPIC))
+
+
+def is_signed(one: Received) -> bool:
+    text = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
+    sum_ = base64.b64encode(hmac.new(KEY, text, hashlib.sha256).digest()).decode()
+    return one.headers["webhook-signature"] == f"v1,{sum_}"
+
+
+async def test_what_is_refused_is_sent_again_under_the_same_id(
+    store: Store, receiver: Receiver
+) -> None:
+    clock = Ticking()
+    await keep(store)
+    receiver.answers = [500, 503]
+    async with at_work(store, clock):
+        await cause(store, receiver.url)
+        first = await until(store, attempts=1)
+        assert (first.status, first.error) == ("pending", "it was answered with 500")
+        assert first.next_attempt - NOW == 10**9
+        await later(store, clock, 10**9)
+        second = await until(store, attempts=2)
+        assert second.next_attempt - clock.now() == 4 * 10**9
+        await later(store, clock, 4 * 10**9)
+        third = await until(store, attempts=3)
+    assert (third.status, third.error) == ("sent", "")
+    assert {one.headers["webhook-id"] for one in receiver.received} == {
+        receiver.received[0].told["id"]
+    }
+    assert [one.path for one in receiver.received] == ["/hook?key=secret"] * 3
+    assert [is_signed(one) for one in receiver.received] == [True] * 3
+    stamps = [int(one.headers["webhook-timestamp"]) for one in receiver.received]
+    assert [stamp - NOW // 10**9 for stamp in stamps] == [0, 1, 5]
+    assert receiver.received[0].told["data"]["reason"] == "it broke"
+
+
+async def test_what_was_not_sent_before_the_end_is_sent_after_the_start(
+    store: Store, receiver: Receiver
+) -> None:
+    await keep(store)
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        assert (await until(store, attempts=1)).status == "sent"
+    async with at_work(store, Ticking()):
+        await trio.testing.wait_all_tasks_blocked()
+    assert len(receiver.received) == 1
+
+
+@pytest.mark.parametrize(
+    ("secret", "said"),
+    [
+        (
+            "",
+            'there is nothing to sign with: put a secret into the item "secret" of the variable '
+            '"steward/notify/web" or "steward/notify" of the namespace "default"',
+        ),
+        (
+            "short",
+            'the item "secret" of the variable "steward/notify" must be whsec_ and, in base64, '
+            "24 to 64 random bytes",
+        ),
+    ],
+)
+async def test_what_cannot_be_signed_is_not_sent(
+    store: Store, receiver: Receiver, secret: str, said: str
+) -> None:
+    if secret:
+        await keep(store, secret)
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("pending", said)
+    assert receiver.received == []
+
+
+async def test_the_secret_of_the_job_goes_before_that_of_the_namespace(
+    store: Store, receiver: Receiver
+) -> None:
+    await keep(store, "whsec_" + base64.b64encode(bytes(24)).decode())
+    await keep(store, path="steward/notify/web")
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        await until(store, attempts=1)
+    assert is_signed(receiver.received[0])
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://169.254.169.254/x", "169.254.169.254 is the machine's metadata service"),
+        ("http://[::ffff:169.254.169.254]/x", "is the machine's metadata service"),
+        ("http://[fd00:ec2::254]/x", "is the machine's metadata service"),
+        ("http://127.0.0.1:4646/v1/jobs", "127.0.0.1:4646 is the daemon itself"),
+        ("http://localhost:4646/v1/jobs", "4646 is the daemon itself"),
+        ("http://0.0.0.0:9/x", "0.0.0.0 is not the address of a machine"),
+    ],
+)
+async def test_nobody_reaches_what_the_daemon_alone_may(store: Store, url: str, said: str) -> None:
+    await keep(store)
+    await cause(store, url)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert one.status == "pending"
+    assert said in one.error
+
+
+async def test_nothing_is_sent_where_an_answer_leads(store: Store, receiver: Receiver) -> None:
+    await keep(store)
+    receiver.answers, receiver.moved_to = [307], receiver.url
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("pending", "it was answered with 307")
+    assert len(receiver.received) == 1
+
+
+async def test_a_receiver_that_wants_no_more_gets_no_more(store: Store, receiver: Receiver) -> None:
+    await keep(store)
+    receiver.answers = [410]
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("failed", "it wants no more (410)")
+
+
+async def test_after_a_day_it_is_given_up(store: Store, receiver: Receiver) -> None:
+    await keep(store)
+    receiver.answers = [500]
+    await cause(store, receiver.url, now=NOW - 25 * HOUR)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert (one.status, one.next_attempt) == ("failed", 0)
+
+
+async def test_a_receiver_that_does_not_answer_holds_up_its_own_job_alone(
+    store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_ATTEMPT", 10 * HAPPENS_WITHIN)
+    await keep(store)
+    receiver.answers = [0]
+    async with at_work(store, Ticking()):
+        await cause(store, receiver.url, job_id="slow")
+        await receiver.until(1)
+        await cause(store, receiver.url, job_id="slow")
+        for number in range(20):
+            await cause(store, receiver.url, job_id=f"other-{number}")
+        for number in range(20):
+            assert (await until(store, attempts=1, job_id=f"other-{number}")).status == "sent"
+        assert [one.attempts for one in of(store, "slow")] == [0, 0]
+
+
+async def test_what_takes_too_long_is_tried_again(
+    store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_ATTEMPT", 0.2)
+    await keep(store)
+    receiver.answers = [0]
+    await cause(store, receiver.url)
+    async with at_work(store, Ticking()):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("pending", "it was not done within 0 seconds")
+
+
+# ---- commands ---------------------------------------------------------------------------------------
+
+
+def script(tmp_path: Path, text: str) -> list[str]:
+    """Return a command that runs a program of Python."""
+    file = tmp_path / "told.py"
+    file.write_text(f"import json, os, sys\nfolder = {str(tmp_path)!r}\n{text}")
+    return [sys.executable, "-I", str(file)]
+
+
+async def test_a_command_gets_the_message_and_nothing_of_the_daemon(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEWARD_TOKEN", "secret")
+    words = script(
+        tmp_path,
+        "told = [json.load(sys.stdin), dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]\n"
+        "open(folder + '/told.json', 'w').write(json.dumps(told))\n",
+    )
+    await cause(store, command="mail")
+    async with at_work(store, Ticking(), {"mail": words}):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("sent", "")
+    told, environ, folder, is_apart = msgspec.json.decode((tmp_path / "told.json").read_bytes())
+    assert told["type"] == "job.failure"
+    assert told["data"]["job_id"] == "web"
+    assert sorted(set(environ) - {"LC_CTYPE"}) == ["LANG", "PATH"]
+    assert (folder, is_apart) == ("/", True)
+
+
+async def test_what_a_command_writes_is_for_the_log_alone(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "steward.notify")
+    words = script(tmp_path, "print('no route to the mail' + 'x' * 10**6)\nsys.exit(3)\n")
+    await cause(store, command="mail")
+    async with at_work(store, Ticking(), {"mail": words}):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("pending", "the command mail ended with status 3")
+    (line,) = [text for text in caplog.messages if "wrote" in text]
+    assert line.startswith("the command mail wrote: no route to the mailxxx")
+    assert len(line) < 3000
+
+
+async def test_a_command_ends_with_its_attempt_and_so_does_all_that_it_began(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_ATTEMPT", 10 * HAPPENS_WITHIN)
+    words = script(
+        tmp_path,
+        "import subprocess\n"
+        "child = subprocess.Popen(['/bin/sleep', '600'])\n"
+        "open(folder + '/unfinished', 'w').write(str(child.pid))\n"
+        "os.rename(folder + '/unfinished', folder + '/pid')\n"
+        "child.wait()\n",
+    )
+    await cause(store, command="mail")
+    with trio.fail_after(HAPPENS_WITHIN):
+        async with at_work(store, Ticking(), {"mail": words}):
+            while not (tmp_path / "pid").exists():
+                await trio.lowlevel.checkpoint()
+        pid = (tmp_path / "pid").read_text()
+        while is_asleep(pid):
+            await trio.lowlevel.checkpoint()
+
+
+def is_asleep(pid: str) -> bool:
+    try:
+        return "sleep" in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+async def test_a_command_that_ends_without_reading_has_been_told(store: Store) -> None:
+    await cause(store, command="mail")
+    async with at_work(store, Ticking(), {"mail": ["/bin/true"]}):
+        assert (await until(store, attempts=1)).status == "sent"
+
+
+@pytest.mark.parametrize(
+    ("commands", "said"),
+    [
+        ({}, "the configuration has no command mail in notify_commands"),
+        ({"mail": ["/no/such"]}, "the command mail cannot be run: No such file or directory"),
+    ],
+)
+async def test_a_command_that_is_not_there_is_told(
+    store: Store, commands: dict[str, list[str]], said: str
+) -> None:
+    await cause(store, command="mail")
+    async with at_work(store, Ticking(), commands):
+        one = await until(store, attempts=1)
+    assert (one.status, one.error) == ("pending", said)
+
+
+# ---- forgetting -------------------------------------------------------------------------------------
+
+
+async def test_what_was_told_is_kept_by_number_and_what_waits_always(
+    store: Store, receiver: Receiver
+) -> None:
+    await keep(store)
+    async with at_work(store, Ticking()):
+        for _ in range(4):
+            await cause(store, receiver.url)
+        await receiver.until(4)
+        with trio.fail_after(HAPPENS_WITHIN):
+            while {one.status for one in of(store)} != {"sent"}:
+                await trio.lowlevel.checkpoint()
+    await cause(store, receiver.url)
+    await gc.collect(store, NOW + MINUTE, gc.Retention(notifications=2))
+    assert [one.status for one in of(store)] == ["pending", "sent"]
+    await gc.collect(store, NOW + HOUR, gc.Retention(jobs_for=MINUTE))
+    assert [one.status for one in of(store)] == ["pending"]
