@@ -123,6 +123,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     host_volumes: list[HostVolume] = []
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
+    raw_exec_limits: bool = False
+    task_processes: Natural = 4096
+    cgroup_parent: str = ""
     cloud_directory_url: str = ""
     cloud_resource_manager_url: str = ""
     cloud_graph_url: str = ""

@@ -10,11 +10,14 @@ from daemon.jobs.register import check_place, complete
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
+from storage.queries import nodes
 from storage.readers import Snapshot
 from storage.records.base import Record
 from storage.records.codec import JobDocument
 from storage.records.diff import JobDiff
 from storage.records.evaluation import Evaluation, PlacementMetric, PlanAnnotations
+from storage.records.job import Job
+from storage.records.node import DriverLimit
 from storage.records.times import rfc3339
 
 
@@ -38,6 +41,7 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
     next_periodic_launch: str | None
     next_periodic_launches: list[str] | UnsetType = UNSET  # where they are asked for
     warnings: str
+    limits: Mapping[str, list[DriverLimit]] | UnsetType = UNSET  # likewise
     index: int
 
 
@@ -72,8 +76,16 @@ async def plan(request: Request) -> Reply:
             next_periodic_launch=None if launch is None else rfc3339(launch),
             next_periodic_launches=shown_launches(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
+            limits=_limits(db, job) if request.query.flag("limits") else UNSET,
             index=outlook.index,
         )
 
     response = parts.store.read(look)
     return Reply(body=response, index=response.index)
+
+
+def _limits(db: Snapshot, job: Job) -> dict[str, list[DriverLimit]]:
+    """Return what each driver of a job holds its tasks to, and what not, where they would run."""
+    drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
+    node = next(iter(nodes.every(db)), None)  # this daemon's own machine
+    return {driver: node.limits(driver) for driver in sorted(drivers)} if node else {}

@@ -1,6 +1,7 @@
 """`alloc status`: all allocations, or one with its tasks, what they hold and what happened to them."""
 
 import time
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -15,7 +16,7 @@ from daemon.wording import several
 from storage.records.allocation import TaskStateWithEvents
 from storage.records.base import SECOND
 from storage.records.job import Job
-from storage.records.node import Node
+from storage.records.node import DriverLimit, Node
 from storage.records.service import CheckResult
 
 
@@ -170,23 +171,24 @@ def show_task(
 
 
 def show_limits(screen: Screen, node: Node, allocation: ShownAllocation) -> None:
-    """Print what the drivers of its tasks do not guarantee on this node."""
+    """Print what the drivers of its tasks hold them to on this node, and what not."""
     if bytes(allocation.job) == b"null":  # its version was purged
         return
     group = decode(bytes(allocation.job), Job).group(allocation.task_group)
-    drivers = sorted({task.driver for task in (group.tasks if group else None) or ()})
-    lines = [line for driver in drivers for line in unenforced(node, driver)]
-    if lines:
-        screen.title("Not Enforced Here")
-        for line in lines:
-            screen.line(line)
+    drivers = {task.driver for task in (group.tasks if group else None) or ()}
+    show_enforcement(screen, {driver: node.limits(driver) for driver in drivers})
 
 
-def unenforced(node: Node, driver: str) -> list[str]:
-    """Return what a driver does not guarantee on a node, a line for each limit."""
-    prefix = f"driver.{driver}.unenforced."
-    return [
-        f"{name.removeprefix(prefix)}: {reason}"
-        for name, reason in sorted(node.attributes.items())
-        if name.startswith(prefix)
-    ]
+def show_enforcement(screen: Screen, limits: Mapping[str, Sequence[DriverLimit]]) -> None:
+    """Print what drivers hold tasks to, and what not."""
+    for title, enforced in (("Enforced Here", True), ("Not Enforced Here", False)):
+        lines = [
+            f"{one.name}: {one.how}"
+            for _, found in sorted(limits.items())
+            for one in found
+            if one.enforced is enforced
+        ]
+        if lines:
+            screen.title(title)
+            for line in dict.fromkeys(lines):
+                screen.line(line)

@@ -9,6 +9,7 @@ from storage.records.base import Record
 from storage.records.diff import JobDiff
 from storage.records.evaluation import PlacementMetric, PlanAnnotations
 from storage.records.job import ChildSummary, GroupSummary
+from storage.records.node import DriverLimit
 from storage.records.views import AllocationStub, WholeAllocation
 
 
@@ -74,6 +75,7 @@ class Planned(Record, frozen=True, kw_only=True):
     diff: JobDiff | None = None
     next_periodic_launches: tuple[str, ...] = ()
     warnings: str = ""
+    limits: Mapping[str, tuple[DriverLimit, ...]] = {}
 
 
 class Versions(Record, frozen=True, kw_only=True):

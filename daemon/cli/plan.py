@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import click
 import msgspec
 
+from daemon.cli.alloc import show_enforcement
 from daemon.cli.answers import Planned
 from daemon.cli.children import show_launches
 from daemon.cli.client import Client, segment
@@ -88,6 +89,7 @@ def plan(
         body,
         namespace=namespace_of(client, job),
         launches=True,
+        limits=True,
     )
     planned = answer.decode(Planned)
     if planned.warnings:
@@ -127,6 +129,7 @@ def _show(screen: Screen, planned: Planned, file: str) -> None:
         victim = msgspec.json.decode(one, type=_Victim)
         screen.line(f'Allocation {victim.id[:8]} of job "{victim.job_id}" would have to make room.')
     show_launches(screen, planned.next_periodic_launches)
+    show_enforcement(screen, planned.limits)
     screen.line(f"Job modify index: {planned.job_modify_index}")
     screen.hint(
         f"Run it if nothing changes in between: "

@@ -11,10 +11,11 @@ import msgspec
 from daemon.config import Config
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher
-from daemon.runner.drivers import bounds
+from daemon.runner.drivers import bounds, subtree
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.limits import CONTROLLERS, Bounds
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.fingerprint import fingerprint
@@ -34,13 +35,26 @@ _log = logging.getLogger("steward.runner")
 
 def drivers_of(groups: Groups, inherited: Mapping[str, str], config: Config) -> dict[str, Driver]:
     """Return the drivers that this machine has, by name."""
-    found: list[Driver] = [
-        RawExec(groups, inherited),
-        Exec(groups, inherited, bounds.find(config.alloc_dir)),
-    ]
+    holding, limits = find_bounds(groups, config)
+    most = config.task_processes
+    raw = (holding, inherited, limits, most) if config.raw_exec_limits else (groups, inherited)
+    found: list[Driver] = [RawExec(*raw), Exec(holding, inherited, limits, most)]
     if config.dev:
         found.append(MockDriver())
     return {driver.name: driver for driver in found}
+
+
+def find_bounds(groups: Groups, config: Config) -> tuple[Groups, Bounds]:
+    """Return what holds the processes of a task together, and to limits, where both are wanted.
+
+    `groups` are for tasks without limits.
+    """
+    tree = subtree.own_tree()
+    found = subtree.find(config.alloc_dir, config.cgroup_parent, tree, subtree.Files())
+    if isinstance(found, subtree.Subtree):
+        return found, found
+    reason = f"{found}, and the daemon may make no such group of version 1"
+    return groups, bounds.find(config.alloc_dir, dict.fromkeys(CONTROLLERS, reason))
 
 
 def fetcher_of(config: Config) -> Fetcher:

@@ -168,6 +168,7 @@ class Provisions:
             name: resolve_config(value, env, host.values)
             for name, value in (task.config or {}).items()
         }
+        held = instance.allocation.placement.resources.tasks.get(task.name)
         return Attempt(
             alloc_id=instance.allocation.id,
             task=task.name,
@@ -177,6 +178,8 @@ class Provisions:
             env=env,
             user=task.user,
             resources=task.resources,
+            cores=tuple((held and held.cpu.reserved_cores) or ()),
+            mhz=held.cpu.cpu_shares if held else 0,
             log=task.log_config,
             network_mode=network.mode,
             dns=network.dns,

@@ -30,7 +30,7 @@ from daemon.runner.provisions import Provisions, lacking
 from daemon.runner.report import Report
 from daemon.runner.restarts import Action, Outcome, Step, next_step, recall
 from daemon.runner.rotation import finish_move
-from daemon.runner.usage import NOTHING, Look, of_task
+from daemon.runner.usage import NOTHING, Look, Use, of_task
 from daemon.runner.wishes import Wish, tell
 from storage.errors import NotFound, Refused
 from storage.records.allocation import TaskEvent, TaskPhase, TaskState
@@ -175,8 +175,8 @@ class TaskRunner:
         """Return what the task uses, on average since the last question; None when it rests."""
         if self._running is None:
             return None
-        now = Look(self._now(), await self._running.processes())
-        before = self._looked if self._looked.at else Look(self._began(), {})
+        now = Look(self._now(), await self._running.usage())
+        before = self._looked if self._looked.at else Look(self._began(), Use())
         self._looked = now
         return of_task(before, now, self._host.mhz)
 

@@ -40,14 +40,29 @@ class Sample(msgspec.Struct, frozen=True):
     started: int = 0  # nanoseconds after the machine's start
 
 
+class Account(msgspec.Struct, frozen=True, kw_only=True):
+    """What all of a task has used, those of its processes that have ended included; as above."""
+
+    user: int = 0
+    system: int = 0
+    memory: MemoryUsage = MemoryUsage()
+
+
+class Use(msgspec.Struct, frozen=True):
+    """What a task uses at a moment: each of its processes, and all together where that is known."""
+
+    processes: Mapping[int, Sample] = {}
+    account: Account | None = None
+
+
 class Look(msgspec.Struct, frozen=True):
-    """All processes of a task at a moment, nanoseconds."""
+    """What a task uses, and when that was, nanoseconds."""
 
     at: int
-    processes: Mapping[int, Sample]
+    use: Use
 
 
-NOTHING = Look(0, {})
+NOTHING = Look(0, Use())
 
 
 def sample(pid: int) -> Sample | None:
@@ -80,25 +95,39 @@ def _bytes(text: str | None) -> int:
 
 def of_task(before: Look, now: Look, mhz: float) -> TaskUsage:
     """Return what a task used between two looks; `mhz` is what one processor does."""
+    span = now.at - before.at
     pids = {
-        str(pid): _of_process(before.processes.get(pid), one, now.at - before.at, mhz)
-        for pid, one in now.processes.items()
+        str(pid): _of_process(before.use.processes.get(pid), one, span, mhz)
+        for pid, one in now.use.processes.items()
     }
-    return TaskUsage(resource_usage=total(pids.values()), timestamp=now.at, pids=pids)
+    whole = total(pids.values())
+    if now.use.account is not None:
+        whole = _of_account(before.use.account or Account(), now.use.account, span, mhz)
+    return TaskUsage(resource_usage=whole, timestamp=now.at, pids=pids)
+
+
+def _of_account(before: Account, now: Account, span: int, mhz: float) -> ResourceUsage:
+    if now.user < before.user:  # that of an attempt before this one
+        before = Account()
+    cpu = _cpu(now.user - before.user, now.system - before.system, span, mhz)
+    return ResourceUsage(cpu_stats=cpu, memory_stats=now.memory)
 
 
 def _of_process(before: Sample | None, now: Sample, span: int, mhz: float) -> ResourceUsage:
     if before is None or before.started != now.started:
         before = Sample(0, 0, 0, 0)
+    cpu = _cpu(now.user - before.user, now.system - before.system, span, mhz)
+    memory_stats = MemoryUsage(rss=now.rss, swap=now.swap, usage=0)
+    return ResourceUsage(cpu_stats=cpu, memory_stats=memory_stats)
+
+
+def _cpu(user: int, system: int, span: int, mhz: float) -> CPUUsage:
+    """Return what so many nanoseconds of processor time are in a span of time."""
     span = max(span, _SHORTEST)
-    user = max(0, now.user - before.user) * 100 / span
-    system = max(0, now.system - before.system) * 100 / span
-    percent = user + system
-    cpu = CPUUsage(
-        percent=percent, user_mode=user, system_mode=system, total_ticks=percent * mhz / 100
-    )
-    return ResourceUsage(
-        cpu_stats=cpu, memory_stats=MemoryUsage(rss=now.rss, swap=now.swap, usage=0)
+    in_user, in_system = (max(0, spent) * 100 / span for spent in (user, system))
+    percent = in_user + in_system
+    return CPUUsage(
+        percent=percent, user_mode=in_user, system_mode=in_system, total_ticks=percent * mhz / 100
     )
 
 
@@ -114,10 +143,19 @@ def total(parts: Iterable[ResourceUsage]) -> ResourceUsage:
             system_mode=sum(one.system_mode for one in cpus),
             total_ticks=sum(one.total_ticks for one in cpus),
         ),
-        memory_stats=MemoryUsage(
-            rss=sum(one.rss for one in memories), swap=sum(one.swap for one in memories)
-        ),
+        memory_stats=_together(memories),
     )
+
+
+def _together(parts: list[MemoryUsage]) -> MemoryUsage:
+    """Return the memory of several; what only one of them counts does not count."""
+    kinds = {one.measured for one in parts}
+    sums = {
+        name: sum(getattr(one, name) for one in parts)
+        for name in MemoryUsage.__struct_fields__
+        if name != "measured"
+    }
+    return MemoryUsage(**sums, measured=kinds.pop() if len(kinds) == 1 else MemoryUsage().measured)
 
 
 def of_allocation(tasks: Mapping[str, TaskUsage], now: int) -> AllocationUsage:

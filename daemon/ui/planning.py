@@ -50,7 +50,7 @@ async def plan(visit: Visit) -> Reply:
         namespace = job.get("Namespace") or "default"
         body = {"Job": job, "Diff": True}
         path = words.address("/v1/job/", job["ID"], "/plan")
-        planned = await visit.post(path, body, namespace=namespace)
+        planned = await visit.post(path, body, namespace=namespace, limits=True)
     except StewardError as error:
         return shown(visit, "run.html", {**found, "message": str(error)}, status_of(error))
     return shown(visit, "run.html", {**found, "job": job, "plan": planned})

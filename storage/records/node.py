@@ -160,6 +160,14 @@ class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     read_only: bool = False
 
 
+class DriverLimit(Record, frozen=True, kw_only=True):
+    """Something that a driver may hold tasks to: whether it does, and by what or why not."""
+
+    name: str
+    enforced: bool
+    how: str
+
+
 class Node(Record, frozen=True, kw_only=True):
     """A place where tasks run."""
 
@@ -206,3 +214,15 @@ class Node(Record, frozen=True, kw_only=True):
             and self.scheduling_eligibility == Eligibility.ELIGIBLE
             and not self.drain
         )
+
+    def limits(self, driver: str) -> list[DriverLimit]:
+        """Return what a driver holds tasks to here, and what not, by name."""
+        found = []
+        for word in ("enforced", "unenforced"):
+            prefix = f"driver.{driver}.{word}."
+            found += [
+                DriverLimit(name=name.removeprefix(prefix), enforced=word == "enforced", how=how)
+                for name, how in self.attributes.items()
+                if name.startswith(prefix)
+            ]
+        return sorted(found, key=lambda one: one.name)

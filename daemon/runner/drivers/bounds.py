@@ -1,84 +1,142 @@
-"""How much memory and how many processes a task may have, where the kernel's old groups say so.
+"""How much a task may have, where the kernel's old groups say so: control groups of version 1.
 
-Control groups of version 1 keep account of each kind apart (`/sys/fs/cgroup/memory`, `pids`), so a
-task enters one more group for each, beside the one by which it is ended (`cgroup.py`). A machine
-that has these kinds in version 2, or where the daemon may make no such groups, bounds nothing:
-what a node says of its driver names that.
+They keep account of each kind apart (`/sys/fs/cgroup/memory`, `pids`, ...), so a task enters one
+more group for each, beside the one by which it is ended (`cgroup.py`).
 """
 
 import hashlib
 import os
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from storage.records.task import Resources
+from daemon.runner.drivers.limits import CONTROLLERS, CORES, Limits, with_rlimits
+from daemon.runner.usage import Account
+from storage.records.usage import MemoryUsage
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
-_MEGABYTE = 1024 * 1024
-MOST_PROCESSES = 4096  # of a task, threads included
-_KINDS = ("memory", "pids")
+_ACCOUNTS = "cpuacct"  # bounds nothing, but says what was used
+_KINDS = frozenset({*CONTROLLERS.values(), _ACCOUNTS})
+_HOW = "cgroup v1"
+_WITH_SWAP = "memory.memsw.limit_in_bytes"  # not every kernel counts what was swapped out
+_COUNTED = ("RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage")
 
 
-class Bounds:
-    """The groups below the daemon's own, for each kind that it may bound."""
+class OldGroups:
+    """The groups below the daemon's own, by the name of their controller."""
 
-    def __init__(self, bases: dict[str, Path]) -> None:
+    def __init__(self, bases: Mapping[str, Path], missing: Mapping[str, str]) -> None:
         self._bases = bases
+        self.held = with_rlimits(
+            {kind: f"{_HOW} ({name})" for kind, name in CONTROLLERS.items() if name in bases}
+        )
+        self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
 
-    @property
-    def kinds(self) -> frozenset[str]:
-        """Return what is bounded: memory, pids."""
-        return frozenset(self._bases)
-
-    def enter(self, alloc_id: str, task: str, resources: Resources) -> list[str]:
-        """Make a task's groups with its bounds; return the files by which one enters them.
-
-        Raises `OSError`.
-        """
-        memory = max(resources.memory_mb, resources.memory_max_mb) * _MEGABYTE
-        wanted = {
-            "memory": ("memory.limit_in_bytes", memory),
-            "pids": ("pids.max", MOST_PROCESSES),
+    def _wanted(self, limits: Limits) -> dict[str, dict[str, int | str]]:
+        """Return what is to be written into the groups of a task that has them."""
+        pinned: dict[str, dict[str, int | str]] = (
+            {CONTROLLERS[CORES]: {"cpuset.cpus": limits.cpus}} if limits.cores else {}
+        )
+        return pinned | {
+            "cpu": {"cpu.shares": limits.shares},
+            "memory": {"memory.limit_in_bytes": limits.memory_max, _WITH_SWAP: limits.memory_max},
+            "pids": {"pids.max": limits.processes},
+            _ACCOUNTS: {},
         }
-        for kind, base in self._bases.items():
-            group = base / f"{alloc_id}.{task}"
-            group.mkdir(parents=True, exist_ok=True)
-            name, most = wanted[kind]
-            if most > 0:
-                (group / name).write_text(str(most))
-        return self.entries(alloc_id, task)
 
-    def entries(self, alloc_id: str, task: str) -> list[str]:
+    def _group(self, controller: str, alloc_id: str, task: str) -> Path:
+        return self._bases[controller] / f"{alloc_id}.{task}"
+
+    def entries(self, alloc_id: str, task: str, limits: Limits) -> list[str]:
+        """Return the files by which a process enters the groups that `prepare` makes for a task."""
+        return self._entries(alloc_id, task, self._wanted(limits))
+
+    def _entries(self, alloc_id: str, task: str, controllers: Iterable[str]) -> list[str]:
+        groups = [self._group(name, alloc_id, task) for name in controllers if name in self._bases]
+        # Two controllers may share a place.
+        return list(dict.fromkeys(f"{group}/tasks" for group in groups))
+
+    def prepare(self, alloc_id: str, task: str, limits: Limits) -> None:
+        """Make a task's groups, with its limits. Raises `OSError`."""
+        for name, values in self._wanted(limits).items():
+            if name not in self._bases:
+                continue
+            group = self._group(name, alloc_id, task)
+            group.mkdir(parents=True, exist_ok=True)
+            if name == CONTROLLERS[CORES]:
+                _inherit(group.parent)
+                _inherit(group)
+            for file, value in values.items():
+                if value and (file != _WITH_SWAP or (group / file).exists()):
+                    (group / file).write_text(str(value))
+
+    def present(self, alloc_id: str, task: str) -> list[str]:
         """Return the files by which one enters a task's groups, of those that there are."""
-        found = [f"{base}/{alloc_id}.{task}/tasks" for base in self._bases.values()]
-        return [one for one in found if os.path.exists(one)]
+        return [one for one in self._entries(alloc_id, task, self._bases) if os.path.exists(one)]
 
     def killed(self, alloc_id: str, task: str) -> bool:
         """Tell whether the kernel has killed something of a task because of its memory."""
-        base = self._bases.get("memory")
-        if base is None:
-            return False
-        try:
-            said = (base / f"{alloc_id}.{task}" / "memory.oom_control").read_text()
-        except OSError:
-            return False
-        return any(
-            name == "oom_kill" and count != "0"
-            for name, _, count in (line.partition(" ") for line in said.splitlines())
+        return (
+            "memory" in self._bases
+            and _numbers(self._group("memory", alloc_id, task) / "memory.oom_control").get(
+                "oom_kill", 0
+            )
+            > 0
         )
+
+    def account(self, alloc_id: str, task: str) -> Account | None:
+        """Return what all of a task has used; None where nobody keeps account of it."""
+        if not {"memory", _ACCOUNTS} <= self._bases.keys():
+            return None
+        spent, memory = (self._group(name, alloc_id, task) for name in (_ACCOUNTS, "memory"))
+        parts = _numbers(memory / "memory.stat")
+        try:
+            return Account(
+                user=_number(spent / "cpuacct.usage_user"),
+                system=_number(spent / "cpuacct.usage_sys"),
+                memory=MemoryUsage(
+                    measured=_COUNTED,
+                    rss=parts.get("total_rss", 0),
+                    cache=parts.get("total_cache", 0),
+                    swap=parts.get("total_swap", 0),
+                    mapped_file=parts.get("total_mapped_file", 0),
+                    usage=_number(memory / "memory.usage_in_bytes"),
+                    max_usage=_number(memory / "memory.max_usage_in_bytes"),
+                ),
+            )
+        except (OSError, ValueError):
+            return None
 
     def remove(self, alloc_id: str, task: str) -> None:
         """Remove a task's groups, when nothing of it is left, and what is above them if it is empty."""
-        for base in self._bases.values():
-            _remove(base / f"{alloc_id}.{task}", base)
+        for name, base in self._bases.items():
+            _remove(self._group(name, alloc_id, task), base)
 
     def remove_all(self, alloc_id: str) -> None:
         """Remove what is left of the groups of an allocation."""
         for base in self._bases.values():
             _remove(*base.glob(f"{alloc_id}.*"), base)
+
+
+def _inherit(group: Path) -> None:
+    """Give a new group the processors and memory of the one above: without any, nobody enters it."""
+    for name in ("cpuset.cpus", "cpuset.mems"):
+        if not (group / name).read_text().strip():
+            (group / name).write_text((group.parent / name).read_text())
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text())
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers of a file that has one a line, by name; of one that is not there, none."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return {}
+    return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
 
 
 def _remove(*groups: Path) -> None:
@@ -88,8 +146,11 @@ def _remove(*groups: Path) -> None:
             group.rmdir()
 
 
-def find(owner: Path) -> Bounds:
-    """Return the groups that this daemon may make, in places of their own for each `owner`."""
+def find(owner: Path, missing: Mapping[str, str]) -> OldGroups:
+    """Return the groups that this daemon may make, in places of their own for each `owner`.
+
+    `missing` says of each limit why nobody enforces it where there are no such groups for it.
+    """
     name = f"steward-{hashlib.blake2b(str(owner).encode(), digest_size=4).hexdigest()}"
     own = memberships(_OWN.read_text())
     bases = {}
@@ -102,7 +163,7 @@ def find(owner: Path) -> Bounds:
             continue
         _remove(trial, base)
         bases[kind] = base
-    return Bounds(bases)
+    return OldGroups(bases, missing)
 
 
 def mounts(mountinfo: str) -> dict[str, Path]:
@@ -112,7 +173,7 @@ def mounts(mountinfo: str) -> dict[str, Path]:
         before, _, after = line.partition(" - ")
         words = after.split()
         if words[:1] == ["cgroup"]:
-            for kind in set(words[-1].split(",")).intersection(_KINDS):
+            for kind in _KINDS.intersection(words[-1].split(",")):
                 found[kind] = Path(before.split()[4].encode().decode("unicode_escape"))
     return found
 
@@ -124,17 +185,3 @@ def memberships(text: str) -> dict[str, str]:
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         found |= dict.fromkeys(kinds.split(","), path)
     return found
-
-
-class Bounded(msgspec.Struct, frozen=True):
-    """The groups of one task."""
-
-    bounds: Bounds
-    alloc_id: str
-    task: str
-
-    def end(self) -> bool:
-        """Remove them; tell whether the kernel had killed something because of its memory."""
-        killed = self.bounds.killed(self.alloc_id, self.task)
-        self.bounds.remove(self.alloc_id, self.task)
-        return killed

@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from daemon.runner.env import Directories
-from daemon.runner.usage import Sample
+from daemon.runner.usage import Use
 from storage.errors import Invalid, StewardError
 from storage.records.task import LogConfig, NetworkDNS, Resources
 
@@ -80,6 +80,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     user: str = ""
     resources: Resources = Resources()
+    cores: tuple[int, ...] = ()  # that were reserved for it
+    mhz: int = 0  # that it holds, with its cores
     log: LogConfig = LogConfig()
     network_mode: str = ""
     dns: NetworkDNS | None = None
@@ -102,8 +104,8 @@ class Running(Protocol):
         """Send a signal to its main process; an unknown name means SIGINT."""
         ...
 
-    async def processes(self) -> Mapping[int, Sample]:
-        """Return what its processes use at this moment, by any number that tells them apart."""
+    async def usage(self) -> Use:
+        """Return what it uses at this moment, its processes by any number that tells them apart."""
         ...
 
     async def stop(self, signal: str, grace: float) -> str:

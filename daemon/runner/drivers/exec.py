@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.runner.drivers import config, sandbox, shim
-from daemon.runner.drivers.bounds import Bounded, Bounds
+from daemon.runner.drivers import config, limits, sandbox, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import (
     Attempt,
@@ -22,27 +21,20 @@ from daemon.runner.drivers.driver import (
     Owner,
     StartFailed,
 )
-from daemon.runner.drivers.group import Group, Groups
+from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.limits import UNLIMITED, Bounds
 from daemon.runner.drivers.local import Line, Local, give_away
-from daemon.runner.drivers.process import Process
+from daemon.runner.drivers.process import Process, Started
 from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, find_user, for_user
 from daemon.runner.env import Directories
-from daemon.runner.taskdir import CLAIM
 
 _NOBODY = "nobody"  # whom a task runs as that names no user
 _TRIAL_WITHIN = 10.0  # seconds
 _SIGNALLED = 128
-_OOM = "OOM Killed"  # the peer's word
 _PRIVATE = frozenset({"", "private"})
 _UNENFORCED = {
-    "unenforced.cpu": "what a task asks for is reserved for it, not its limit",
-    "unenforced.memory": "what a task asks for is reserved for it, not its limit",
-    "unenforced.processes": "a task may start as many as its user",
     "unenforced.network": "a task uses the node's network unless its group's mode is none",
 }
-
-
-_NAMES = {"memory": "unenforced.memory", "pids": "unenforced.processes"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -62,9 +54,14 @@ class Exec(Local):
 
     name = "exec"
 
-    def __init__(self, groups: Groups, inherited: Mapping[str, str], bounds: Bounds) -> None:
-        super().__init__(groups, inherited)
-        self._bounds = bounds
+    def __init__(
+        self,
+        groups: Groups,
+        inherited: Mapping[str, str],
+        bounds: Bounds = UNLIMITED,
+        processes: int = 0,
+    ) -> None:
+        super().__init__(groups, inherited, bounds, processes)
         self._walls = sandbox.find_tools()
 
     def fingerprint(self) -> Fingerprint:
@@ -73,9 +70,7 @@ class Exec(Local):
             return Fingerprint(trouble=self._walls)
         if trouble := _trial(self._walls):
             return Fingerprint(trouble=f"this machine lets us build no sandbox: {trouble}")
-        enforced = {_NAMES[kind] for kind in self._bounds.kinds}
-        unenforced = {name: why for name, why in _UNENFORCED.items() if name not in enforced}
-        return self._said(unenforced)
+        return self._said({**_UNENFORCED, **limits.said(self._bounds)})
 
     def owner(self, user: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
@@ -109,9 +104,7 @@ class Exec(Local):
         wrap = sandbox.walls(self._programs(), attempt, user, directory)
         env["PWD"] = directory
         argv = [command, *settings.args]
-        bounded = self._bounds.enter(attempt.alloc_id, attempt.task, attempt.resources)
-        entry = "\n".join([entry, *bounded])
-        return self._shell(argv, env, directory=home, entry=entry, wrap=wrap)
+        return self._shell(argv, env, attempt=attempt, directory=home, entry=entry, wrap=wrap)
 
     def _session_line(
         self, attempt: Attempt, command: Sequence[str], entry: str, trace: Trace
@@ -121,8 +114,9 @@ class Exec(Local):
         directory = settings.work_dir or sandbox.HOME
         wrap = sandbox.way_in(self._programs(), attempt, user, directory, trace.shim)
         home = f"{attempt.directory}/{attempt.task}"
-        entry = "\n".join([entry, *self._bounds.entries(attempt.alloc_id, attempt.task)])
-        line = self._shell(command, env, directory=home, entry=entry, wrap=wrap, inside=True)
+        line = self._shell(
+            command, env, attempt=attempt, directory=home, entry=entry, wrap=wrap, inside=True
+        )
         return line, user.uid if user else os.geteuid()
 
     def _programs(self) -> sandbox.Tools:
@@ -139,26 +133,12 @@ class Exec(Local):
         env = dict(attempt.env)
         return env if user is None else for_user(env, user, self._inherited), user
 
-    def _process(self, path: str, group: Group, shim: int, descriptor: int | None) -> Process:
-        folder, _, name = path.rpartition("/")
-        task = name.removeprefix(CLAIM).rpartition(".")[0]
-        bounded = Bounded(self._bounds, os.path.basename(folder), task)
-        return Walled(path, group, shim, descriptor, bounded)
-
-    async def destroy(self, alloc_id: str, directory: str) -> None:
-        """End every process of an allocation whose claims alone are left."""
-        await super().destroy(alloc_id, directory)
-        self._bounds.remove_all(alloc_id)
+    def _process(self, started: Started, descriptor: int | None) -> Process:
+        return Walled(started, descriptor)
 
 
 class Walled(Process):
     """A task behind walls: its main process stands further down than the shell's own child."""
-
-    def __init__(
-        self, path: str, group: Group, shim: int, descriptor: int | None, bounded: Bounded
-    ) -> None:
-        super().__init__(path, group, shim, descriptor)
-        self._bounded = bounded
 
     def _main(self) -> list[int]:
         if self._descriptor is None:
@@ -174,9 +154,7 @@ class Walled(Process):
         # The sandbox passes a death by signal on as its own exit status.
         number = end.code - _SIGNALLED
         if not end.signal and not trace.words and number in signals.valid_signals():
-            end = Exit(code=end.code, signal=number)
-        if self._bounded.end():
-            return msgspec.structs.replace(end, oom_killed=True, message=end.message or _OOM)
+            return Exit(code=end.code, signal=number)
         return end
 
 

@@ -21,7 +21,8 @@ from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, Owner, Running, Session, StartFailed
 from daemon.runner.drivers.group import Group, Groups
-from daemon.runner.drivers.process import SOON, Process, open_process
+from daemon.runner.drivers.limits import Bounds, Limits, data_limit, limits_of
+from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
@@ -40,12 +41,19 @@ _PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY
 
 
 class Local:
-    """Such a driver. `inherited` is what tasks get of the agent's environment."""
+    """Such a driver.
+
+    `inherited` is what tasks get of the agent's environment, `processes` how many a task may have
+    where that can be enforced.
+    """
 
     name = ""
 
-    def __init__(self, groups: Groups, inherited: Mapping[str, str]) -> None:
-        self._groups = groups
+    def __init__(
+        self, groups: Groups, inherited: Mapping[str, str], bounds: Bounds, processes: int
+    ) -> None:
+        self._groups, self._bounds = groups, bounds
+        self._processes = processes
         self._inherited = inherited
         self._tools = shim.find_tools()
         # The daemon raises its own limit; tasks get the one that it was started with.
@@ -63,8 +71,8 @@ class Local:
         """Return what starts a command inside it, and who owns its terminal; raises as above."""
         raise NotImplementedError
 
-    def _process(self, path: str, group: Group, shim: int, descriptor: int | None) -> Process:
-        return Process(path, group, shim, descriptor)
+    def _process(self, started: Started, descriptor: int | None) -> Process:
+        return Process(started, descriptor)
 
     def owner(self, user: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
@@ -74,6 +82,10 @@ class Local:
     def places(self, directory: str, task: str) -> Directories:
         """Return where a task finds its directories."""
         return directories(directory, task)
+
+    def _limits(self, attempt: Attempt) -> Limits:
+        """Return what a task may have at most."""
+        return limits_of(attempt.resources, attempt.cores, attempt.mhz, self._processes)
 
     # ---- what is the same for all ---------------------------------------------------------------
 
@@ -123,6 +135,7 @@ class Local:
             task = name.removeprefix(CLAIM).rpartition(".")[0]
             await self._end(f"{directory}/{name}", alloc_id, task)
         await self._groups.of(alloc_id, "").clear(Trace())
+        self._bounds.remove_all(alloc_id)
 
     async def _end(self, path: str, alloc_id: str, task: str) -> None:
         """Kill everything of an attempt, and see its shim go."""
@@ -142,20 +155,27 @@ class Local:
 
     async def _find(self, attempt: Attempt, path: str) -> Process:
         """Return an attempt that was started before."""
+
+        def process(trace: Trace, descriptor: int | None) -> Process:
+            return self._process(self._started(attempt, path, trace), descriptor)
+
         while claim.is_held(path):
             trace = claim.read(path)
             if trace.shim:
                 # The lock tells that the pid is still the shim's, if it is held after the opening.
                 descriptor = open_process(trace.shim)
                 if descriptor is not None and claim.is_held(path):
-                    group = self._group_of(attempt, trace)
-                    return self._process(path, group, trace.shim, descriptor)
+                    return process(trace, descriptor)
                 if descriptor is not None:
                     os.close(descriptor)
                 continue
             await trio.sleep(SOON)  # it has been started, and is about to say so
-        trace = claim.read(path)
-        return self._process(path, self._group_of(attempt, trace), trace.shim, None)
+        return process(claim.read(path), None)
+
+    def _started(self, attempt: Attempt, path: str, trace: Trace) -> Started:
+        bounded = Bounded(self._bounds, attempt.alloc_id, attempt.task)
+        group = self._group_of(attempt, trace)
+        return Started(path=path, group=group, bounded=bounded, shim=trace.shim)
 
     def _group_of(self, attempt: Attempt, trace: Trace) -> Group:
         return self._group(trace, attempt.alloc_id, attempt.task)
@@ -163,7 +183,10 @@ class Local:
     def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
         """Start the shell with the claim in its hand. Raises `StartFailed`, `OSError`, `ValueError`."""
         group = self._groups.of(attempt.alloc_id, attempt.task)
-        line, env = self._line(attempt, group.entry)
+        limits = self._limits(attempt)
+        entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
+        line, env = self._line(attempt, "\n".join([group.entry, *entries]))
+        self._bounds.prepare(attempt.alloc_id, attempt.task, limits)
         group.prepare()
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"group {group.label}\n".encode())
@@ -173,7 +196,8 @@ class Local:
             pid = _start(line, env, attempt, descriptor)
         finally:
             os.close(spare)
-        process = self._process(path, group, pid, os.pidfd_open(pid))
+        started = self._started(attempt, path, Trace(group=group.label, shim=pid))
+        process = self._process(started, os.pidfd_open(pid))
         if attempt.number:
             with suppress(FileNotFoundError):
                 os.unlink(_claim_path(msgspec.structs.replace(attempt, number=attempt.number - 1)))
@@ -184,6 +208,7 @@ class Local:
         command: Sequence[str],
         env: Mapping[str, str],
         *,
+        attempt: Attempt,
         directory: str,
         entry: str,
         user: shim.User | None = None,
@@ -202,6 +227,7 @@ class Local:
             directory=directory,
             entry=entry,
             open_files=self._open_files,
+            data=data_limit(self._bounds, self._limits(attempt)),
             user=user,
             wrap=wrap,
             inside=inside,
@@ -210,7 +236,8 @@ class Local:
     async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
         """Run a command as the task itself runs, in the same group of processes."""
         trace = claim.read(_claim_path(attempt))
-        entry = self._group_of(attempt, trace).entry
+        group = self._group_of(attempt, trace).entry
+        entry = "\n".join([group, *self._bounds.present(attempt.alloc_id, attempt.task)])
         try:
             (line, env), owner = self._session_line(attempt, command, entry, trace)
             if tty:

@@ -23,7 +23,7 @@ from daemon.runner.drivers.driver import (
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
 from daemon.runner.taskdir import directories
-from daemon.runner.usage import Sample
+from daemon.runner.usage import Use
 from storage.records import durations
 from storage.records.base import SECOND
 
@@ -147,9 +147,9 @@ class MockTask:
         await self._ended.wait()
         return ""
 
-    async def processes(self) -> Mapping[int, Sample]:
-        """There are none."""
-        return {}
+    async def usage(self) -> Use:
+        """Return nothing."""
+        return Use()
 
     async def pause(self) -> None:
         """Nothing to hold."""

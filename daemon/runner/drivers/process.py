@@ -3,7 +3,6 @@
 import logging
 import os
 import signal as signals
-from collections.abc import Mapping
 
 import msgspec
 import trio
@@ -12,11 +11,14 @@ from daemon.runner.drivers import claim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Exit
 from daemon.runner.drivers.group import Group
+from daemon.runner.drivers.limits import Bounds
 from daemon.runner.drivers.scan import children
-from daemon.runner.usage import Sample, samples
+from daemon.runner.usage import Account, Use, samples
 
 SOON = 0.002  # seconds until the next look for a shim's first or last step, which is about to come
 _AGAIN = 0.05  # seconds until a task that was killed before it had begun is killed again
+
+_OOM = "OOM Killed"  # the peer's word
 
 _log = logging.getLogger("steward.runner")
 
@@ -29,13 +31,41 @@ def open_process(pid: int) -> int | None:
         return None
 
 
+class Bounded(msgspec.Struct, frozen=True):
+    """What holds one task to its limits."""
+
+    bounds: Bounds
+    alloc_id: str
+    task: str
+
+    def killed(self) -> bool:
+        """Tell whether the kernel has killed something of it for its memory."""
+        return self.bounds.killed(self.alloc_id, self.task)
+
+    def account(self) -> Account | None:
+        """Return what all of it has used, where that is known."""
+        return self.bounds.account(self.alloc_id, self.task)
+
+    def remove(self) -> None:
+        """Let go of it: nothing of the task is left."""
+        self.bounds.remove(self.alloc_id, self.task)
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that was started: its claim file, its groups, and the pid of its shim."""
+
+    path: str
+    group: Group
+    bounded: Bounded
+    shim: int
+
+
 class Process:
     """An attempt that was started, by its shim. Without a descriptor the shim is gone already."""
 
-    def __init__(self, path: str, group: Group, shim: int, descriptor: int | None) -> None:
-        self._path = path
-        self._group = group
-        self._shim = shim
+    def __init__(self, started: Started, descriptor: int | None) -> None:
+        self._path, self._shim = started.path, started.shim
+        self._group, self._bounded = started.group, started.bounded
         self._descriptor = descriptor
         self._ended = trio.Event()
         self._trouble = ""
@@ -53,12 +83,17 @@ class Process:
             self.release()
             self._reap()
         trace = claim.read(self._path)
+        killed = self._bounded.killed()  # what says so may go with the group
         self._trouble = await self._group.clear(trace)
+        self._bounded.remove()
         if self._trouble:
             _log.warning("%s: %s", self._path, self._trouble)
         self._ended.set()
         at = 0 if is_seen or trace.status is None else claim.written_at(self._path)
-        return msgspec.structs.replace(self._end(trace), at=at)
+        end = msgspec.structs.replace(self._end(trace), at=at)
+        if killed:
+            return msgspec.structs.replace(end, oom_killed=True, message=end.message or _OOM)
+        return end
 
     def _end(self, trace: Trace) -> Exit:
         return trace.end
@@ -110,9 +145,10 @@ class Process:
                 await self._ended.wait()
         return self._trouble
 
-    async def processes(self) -> Mapping[int, Sample]:
-        """Return what its processes use at this moment, by their numbers."""
-        return samples(await self._group.members(claim.read(self._path)))
+    async def usage(self) -> Use:
+        """Return what it uses at this moment, its processes by their numbers."""
+        members = await self._group.members(claim.read(self._path))
+        return Use(samples(members), self._bounded.account())
 
     async def pause(self) -> None:
         """Hold every process still."""

@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from daemon.runner.drivers import config, shim
+from daemon.runner.drivers import config, limits, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, InvalidConfig, StartFailed
+from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.limits import UNLIMITED, Bounds
 from daemon.runner.drivers.local import Line, Local, give_away
 from daemon.runner.drivers.users import find_command, find_session_command, find_user, for_user
 
-_UNENFORCED = {
-    "unenforced.cpu": "what a task asks for is reserved for it, not its limit",
-    "unenforced.memory": "what a task asks for is reserved for it, not its limit",
-    "unenforced.isolation": "a task sees the whole machine as its user does",
-}
+_UNENFORCED = {"unenforced.isolation": "a task sees the whole machine as its user does"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -31,9 +29,18 @@ class RawExec(Local):
 
     name = "raw_exec"
 
+    def __init__(
+        self,
+        groups: Groups,
+        inherited: Mapping[str, str],
+        bounds: Bounds = UNLIMITED,
+        processes: int = 0,
+    ) -> None:
+        super().__init__(groups, inherited, bounds, processes)
+
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of the driver."""
-        return self._said(_UNENFORCED)
+        return self._said({**_UNENFORCED, **limits.said(self._bounds)})
 
     def check(self, block: Mapping[str, object]) -> None:
         """Raise `InvalidConfig` unless the block names a command, and nothing unknown."""
@@ -51,7 +58,7 @@ class RawExec(Local):
         directory = _directory(settings, home)
         env.setdefault("PWD", directory)
         argv = [command, *settings.args]
-        return self._shell(argv, env, directory=directory, entry=entry, user=user)
+        return self._shell(argv, env, attempt=attempt, directory=directory, entry=entry, user=user)
 
     def _session_line(
         self, attempt: Attempt, command: Sequence[str], entry: str, trace: Trace
@@ -63,7 +70,15 @@ class RawExec(Local):
         directory = _directory(settings, home)
         env.setdefault("PWD", directory)
         argv = [find_session_command(command[0], directory, env.get("PATH")), *command[1:]]
-        line = self._shell(argv, env, directory=directory, entry=entry, user=user, inside=True)
+        line = self._shell(
+            argv,
+            env,
+            attempt=attempt,
+            directory=directory,
+            entry=entry,
+            user=user,
+            inside=True,
+        )
         return line, user.uid if user else os.geteuid()
 
     def _surroundings(self, attempt: Attempt) -> tuple[dict[str, str], shim.User | None]:

@@ -24,7 +24,7 @@ trap : HUP INT QUIT TERM
 echo "shim $$" >&2 || exit 125
 (
   {enter}
-  cd -- "$1" && ulimit -S -n "$3" && umask 022 && shift 3 && unset OLDPWD &&
+  cd -- "$1" && ulimit -S -n "$3" &&{data} umask 022 && shift 3 && unset OLDPWD &&
   exec {launch} "$@" 2>&3 3>&-
 )
 s=$?
@@ -34,7 +34,7 @@ exit $s
 # A command that somebody runs inside the task: in a session already, watched by who started it.
 _INSIDE = """\
 {enter}
-cd -- "$1" && ulimit -S -n "$3" && umask 022 && shift 3 && unset OLDPWD &&
+cd -- "$1" && ulimit -S -n "$3" &&{data} umask 022 && shift 3 && unset OLDPWD &&
 exec {launch} "$@"
 """
 # Into the group of processes and those that bound it, or, where there is no group by which a task
@@ -97,6 +97,7 @@ def command_line(
     directory: str,
     entry: str,
     open_files: int,
+    data: int = 0,
     user: User | None = None,
     wrap: Sequence[str] = (),
     inside: bool = False,
@@ -106,7 +107,7 @@ def command_line(
     No value of a variable shows in an argument of the shell, which all users of a machine can see.
     `wrap` is what stands between the shell and the command; the shell's own programs must not see
     the variables that it carries past. With `inside` the shell becomes the command instead of
-    watching it.
+    watching it. `data` is how much each process may map for itself, KiB; 0: what it likes.
     """
     plain = {name: value for name, value in env.items() if _is_plain(name)}
     special = [f"{name}={value}" for name, value in env.items() if not _is_plain(name)]
@@ -116,11 +117,12 @@ def command_line(
     if entry.strip():
         steps.append(_ENTER_GROUPS)
     enter = "\n".join(steps)
+    most = f" ulimit -d {data} &&" if data else ""
     if inside:
-        text = _INSIDE.format(enter=enter, launch=" ".join(words))
+        text = _INSIDE.format(enter=enter, data=most, launch=" ".join(words))
     else:
         launch = " ".join([shlex.quote(tools.setsid), *words])
-        text = _TEXT.format(enter=enter, launch=launch)
+        text = _TEXT.format(enter=enter, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", directory, entry, str(open_files), *argv]
     return line, plain | carried
 

@@ -429,7 +429,10 @@ def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
 ) -> None:
     fake.tell("/v1/allocations", [line(), line("7" + OTHER[1:])])
     fake.tell(f"/v1/allocation/{ALLOC}", whole())
-    limits = {"driver.raw_exec.unenforced.memory": "no cgroup can be had"}
+    limits = {
+        "driver.raw_exec.unenforced.memory": "no cgroup can be had",
+        "driver.raw_exec.enforced.cpu": "cgroup v1 (cpu)",
+    }
     fake.tell(f"/v1/node/{NODE}", node(Attributes=limits))
     result = terminal.type("alloc", "status", "6ff3f")
     lines = result.stdout.splitlines()
@@ -452,6 +455,7 @@ def test_an_allocation_is_shown_with_its_tasks_and_what_is_not_enforced(
         "2026-11-21T01:40:00Z  Received  Task received by client",
     ]
     assert lines[-2:] == ["Not Enforced Here", "memory: no cgroup can be had"]
+    assert lines[-5:-2] == ["Enforced Here", "cpu: cgroup v1 (cpu)", ""]
 
 
 @pytest.mark.parametrize(

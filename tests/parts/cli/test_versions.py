@@ -51,7 +51,25 @@ def test_a_plan_shows_what_changes_and_how_to_go_on(
     )
     (asked,) = fake.asked(PLAN)
     assert asked.body["Job"] == {"id": "web", "Namespace": "ops"}
-    assert (asked.body["Diff"], asked.query) == (True, {"launches": "true"})
+    assert (asked.body["Diff"], asked.query) == (True, {"launches": "true", "limits": "true"})
+
+
+def test_a_plan_says_what_tasks_would_be_held_to_and_what_not(
+    fake: FakeDaemon, terminal: Terminal, file: str
+) -> None:
+    limits = [
+        {"Name": "cores", "Enforced": False, "How": "no such group"},
+        {"Name": "memory", "Enforced": True, "How": "cgroup v2 (memory)"},
+    ]
+    fake.tell(PLAN, planned(Limits={"exec": limits, "raw_exec": limits[:1]}), method="POST")
+    lines = terminal.type("plan", file).output.splitlines()
+    at = lines.index("Enforced Here")
+    assert lines[at + 1 : at + 5] == [
+        "memory: cgroup v2 (memory)",
+        "",
+        "Not Enforced Here",
+        "cores: no such group",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 import trio
 
-from daemon.runner.drivers import bounds
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.limits import UNLIMITED
 from storage.records.base import SECOND
 from storage.records.group import Volume
 from storage.records.job import Job
 from storage.records.node import HostVolume
-from storage.records.task import Network, NetworkDNS, Resources, Task, VolumeMount
+from storage.records.task import Network, NetworkDNS, Task, VolumeMount
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
 from tests.parts.runner.test_inside import run
@@ -37,7 +37,7 @@ LINGER = "exec sleep 600"
 @pytest.fixture
 async def walled(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
     """A node with the driver, with each way to hold processes together."""
-    driver = Exec(groups, {}, bounds.find(data_dir))
+    driver = Exec(groups, {}, UNLIMITED)
     if trouble := driver.fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
     volumes = [
@@ -278,15 +278,13 @@ async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
 async def test_it_is_found_again_by_another_daemon(
     store: Store, data_dir: Path, groups: Groups
 ) -> None:
-    driver = Exec(groups, {}, bounds.Bounds({}))
+    driver = Exec(groups, {}, UNLIMITED)
     if driver.fingerprint().trouble:
         pytest.skip("no sandbox here")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
         await until_printed(world, alloc_id, "up")
-    async with open_world(
-        store, data_dir, drivers={"exec": Exec(groups, {}, bounds.Bounds({}))}
-    ) as world:
+    async with open_world(store, data_dir, drivers={"exec": Exec(groups, {}, UNLIMITED)}) as world:
         await world.until_status(alloc_id, "running")
         await world.stop(alloc_id)
         await world.until_done(alloc_id)
@@ -339,29 +337,3 @@ async def test_a_volume_that_there_is_not_fails_the_task(walled: World) -> None:
     alloc_id = await walled.place(mounting("true", source="none"))
     await walled.until_status(alloc_id, "failed")
     assert "volume 'v' is no directory of this machine" in walled.told(alloc_id)[-2][1]
-
-
-# ---- how much it may have ---------------------------------------------------------------------------
-
-
-async def test_a_task_that_takes_more_memory_than_it_may_is_killed(
-    walled: World, data_dir: Path
-) -> None:
-    if "memory" not in bounds.find(data_dir).kinds:
-        pytest.skip("this machine does not let us bound memory with groups of version 1")
-    text = "x=0123456789abcdef; while :; do x=$x$x; done"
-    task = inside(text, resources=Resources(memory_mb=32))
-    alloc_id = await walled.place(batch(task))
-    await walled.until_status(alloc_id, "failed")
-    (end,) = [one for one in walled.events(alloc_id) if one.type == "Terminated"]
-    assert (end.details or {})["oom_killed"] == "true"
-    assert "OOM Killed" in end.display_message
-
-
-async def test_no_group_that_bounds_a_task_outlives_it(walled: World, data_dir: Path) -> None:
-    found = bounds.find(data_dir)
-    if not found.kinds:
-        pytest.skip("this machine does not let us bound tasks with groups of version 1")
-    alloc_id = await walled.place(batch(inside("true")))
-    await walled.until_done(alloc_id)
-    assert found.entries(alloc_id, "main") == []

@@ -20,10 +20,11 @@ from daemon.config import Config
 from daemon.runner.node import Runner, open_runner
 from daemon.variables import change
 from daemon.variables.tasks import TaskVariables
-from storage.queries import allocations, job_status, jobs
+from storage.queries import allocations, job_status, jobs, nodes
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
+from storage.records.node import Node
 from storage.records.task import LogConfig, RestartPolicy, Task
 from storage.store import Store
 from tests import samples
@@ -80,6 +81,11 @@ class World:
         self.tokens = tokens
         self.clock = SystemClock()
         self._ids = unique_ids()
+
+    def node(self) -> Node:
+        """Return what this machine says of itself."""
+        (found,) = self.store.read(nodes.every)
+        return found
 
     def directory(self, alloc_id: str) -> Path:
         return self.config.alloc_dir / alloc_id

@@ -183,6 +183,7 @@ async def test_plan_shows_what_would_change_and_runs_nothing(open_site: Site) ->
     answer = await browser.send("/ui/plan", None, source=source)
     assert answer.status_code == 200, answer.text
     assert "A new job." in answer.text
+    assert "<td>raw_exec</td><td>isolation</td><td>no</td><td>none here</td>" in answer.text
     assert (await browser.get("/ui/job/new")).status_code == 404
     index = re.search(r'name="index" value="(\d+)"', answer.text)
     assert index is not None

@@ -1,8 +1,9 @@
-"""Where the kernel keeps groups that bound tasks, and what a node says of them."""
+"""Where the kernel keeps groups of version 1 that bound tasks, and what is written into them."""
 
 from pathlib import Path
 
-from daemon.runner.drivers.bounds import Bounds, memberships, mounts
+from daemon.runner.drivers.bounds import OldGroups, memberships, mounts
+from daemon.runner.drivers.limits import Limits, limits_of
 from storage.records.task import Resources
 
 MOUNTS = """\
@@ -11,11 +12,18 @@ MOUNTS = """\
 32 20 0:28 / /sys/fs/cgroup/my\\040memory rw - cgroup cgroup rw,memory
 33 20 0:29 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids
 """
+MEGABYTE = 1024 * 1024
+
+
+def groups(*controllers: str, at: Path) -> OldGroups:
+    """Return groups of controllers, each in a directory of its name."""
+    return OldGroups({name: at / name for name in controllers}, {})
 
 
 def test_groups_are_where_their_kind_is_mounted() -> None:
     memory, pids = Path("/sys/fs/cgroup/my memory"), Path("/sys/fs/cgroup/pids")
-    assert mounts(MOUNTS) == {"memory": memory, "pids": pids}
+    shared = Path("/sys/fs/cgroup/cpu,cpuacct")
+    assert mounts(MOUNTS) == {"memory": memory, "pids": pids, "cpu": shared, "cpuacct": shared}
     assert mounts("30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw") == {}
 
 
@@ -25,24 +33,76 @@ def test_a_process_has_a_group_of_each_kind() -> None:
 
 
 def test_a_task_has_the_larger_of_its_bounds(tmp_path: Path) -> None:
-    bounds = Bounds({"memory": tmp_path})
-    assert bounds.enter("a", "main", Resources(memory_mb=64, memory_max_mb=128)) == []
-    written = (tmp_path / "a.main/memory.limit_in_bytes").read_text()
-    assert written == str(128 * 1024 * 1024)
+    bounds = groups("memory", at=tmp_path)
+    limits = limits_of(Resources(memory_mb=64, memory_max_mb=128), ())
+    bounds.prepare("a", "main", limits)
+    written = (tmp_path / "memory/a.main/memory.limit_in_bytes").read_text()
+    assert written == str(128 * MEGABYTE)
+    assert bounds.entries("a", "main", limits) == [f"{tmp_path}/memory/a.main/tasks"]
+    assert bounds.present("a", "main") == []  # the kernel would have made the file
+
+
+def test_a_task_has_its_part_of_the_processors_and_of_processes(tmp_path: Path) -> None:
+    bounds = groups("cpu", "pids", at=tmp_path)
+    bounds.prepare("a", "main", limits_of(Resources(cpu=250), processes=4096))
+    assert (tmp_path / "cpu/a.main/cpu.shares").read_text() == "250"
+    assert (tmp_path / "pids/a.main/pids.max").read_text() == "4096"
+
+
+def test_a_task_is_pinned_to_the_cores_that_it_holds(tmp_path: Path) -> None:
+    bounds = groups("cpuset", at=tmp_path / "root")
+    for place in (tmp_path / "root", tmp_path / "root/cpuset", tmp_path / "root/cpuset/a.main"):
+        place.mkdir()
+        for name, text in (("cpuset.cpus", "0-3\n"), ("cpuset.mems", "0\n")):
+            (place / name).write_text(text if place.name == "root" else "\n")
+    limits = limits_of(Resources(cores=2), (1, 3), mhz=4000)
+    bounds.prepare("a", "main", limits)
+    group = tmp_path / "root/cpuset/a.main"
+    assert (group / "cpuset.cpus").read_text() == "1,3"
+    assert (group / "cpuset.mems").read_text() == "0\n"
+    assert limits.shares == 4000
+    # One without cores of its own stays where all others are.
+    assert bounds.entries("b", "main", Limits()) == []
+
+
+def test_controllers_that_share_a_place_are_entered_once(tmp_path: Path) -> None:
+    bounds = OldGroups({"cpu": tmp_path, "cpuacct": tmp_path}, {})
+    assert bounds.entries("a", "main", Limits()) == [f"{tmp_path}/a.main/tasks"]
 
 
 def test_the_kernel_says_whether_it_has_killed(tmp_path: Path) -> None:
-    bounds = Bounds({"memory": tmp_path})
+    bounds = groups("memory", at=tmp_path)
     assert not bounds.killed("a", "main")
-    (tmp_path / "a.main").mkdir()
-    said = tmp_path / "a.main/memory.oom_control"
+    (tmp_path / "memory/a.main").mkdir(parents=True)
+    said = tmp_path / "memory/a.main/memory.oom_control"
     said.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 0\n")
     assert not bounds.killed("a", "main")
     said.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
     assert bounds.killed("a", "main")
 
 
+def test_the_kernel_says_what_all_of_a_task_has_used(tmp_path: Path) -> None:
+    bounds = groups("memory", "cpuacct", at=tmp_path)
+    assert bounds.account("a", "main") is None
+    for name, text in (
+        ("cpuacct/a.main/cpuacct.usage_user", "7000\n"),
+        ("cpuacct/a.main/cpuacct.usage_sys", "500\n"),
+        ("memory/a.main/memory.usage_in_bytes", "4096\n"),
+        ("memory/a.main/memory.max_usage_in_bytes", "8192\n"),
+        ("memory/a.main/memory.stat", "cache 1\ntotal_rss 2048\ntotal_cache 1024\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    account = bounds.account("a", "main")
+    assert account is not None
+    assert (account.user, account.system) == (7000, 500)
+    memory = account.memory
+    assert (memory.rss, memory.cache, memory.usage, memory.max_usage) == (2048, 1024, 4096, 8192)
+
+
 def test_nothing_is_bounded_where_there_are_no_groups() -> None:
-    bounds = Bounds({})
-    assert bounds.enter("a", "main", Resources()) == []
+    bounds = groups(at=Path())
+    bounds.prepare("a", "main", Limits())
+    assert bounds.entries("a", "main", Limits()) == []
     assert not bounds.killed("a", "main")
+    assert bounds.account("a", "main") is None

@@ -4,14 +4,15 @@ import os
 
 import pytest
 
-from daemon.runner.usage import Look, Sample, memory, of_task, sample
+from daemon.runner.usage import Account, Look, Sample, Use, memory, of_task, sample, total
 from storage.records.base import SECOND
+from storage.records.usage import MemoryUsage
 
 MHZ = 2000.0
 
 
 def look(at: int, **of: Sample) -> Look:
-    return Look(at * SECOND, {int(pid.lstrip("p")): one for pid, one in of.items()})
+    return Look(at * SECOND, Use({int(pid.lstrip("p")): one for pid, one in of.items()}))
 
 
 def process(user: int, system: int, started: int = 1, rss: int = 0) -> Sample:
@@ -40,6 +41,30 @@ def test_all_processes_of_a_task_are_added_up() -> None:
     used = of_task(look(10), now, MHZ)
     assert used.resource_usage.cpu_stats.percent == pytest.approx(30.0)
     assert used.resource_usage.memory_stats.rss == 11
+
+
+def counted(at: int, user: int, system: int) -> Look:
+    """Return a look at a task whose processes somebody keeps account of."""
+    memory = MemoryUsage(measured=("Usage",), usage=7)
+    account = Account(user=user * SECOND, system=system * SECOND, memory=memory)
+    return Look(at * SECOND, Use({1: process(1, 0, rss=5)}, account))
+
+
+def test_where_account_is_kept_processes_that_have_ended_count_as_well() -> None:
+    used = of_task(counted(10, 5, 1), counted(20, 10, 6), MHZ).resource_usage
+    assert (used.cpu_stats.user_mode, used.cpu_stats.system_mode) == (50.0, 50.0)
+    assert (used.memory_stats.usage, used.memory_stats.measured) == (7, ("Usage",))
+
+
+def test_an_account_that_began_anew_counts_from_nothing() -> None:
+    used = of_task(counted(10, 9, 9), counted(20, 1, 0), MHZ)
+    assert used.resource_usage.cpu_stats.percent == 10.0
+
+
+def test_of_tasks_that_count_in_different_ways_what_both_count_is_said() -> None:
+    parts = [of_task(look(10), one, MHZ).resource_usage for one in (counted(20, 1, 0), look(20))]
+    assert total(parts).memory_stats.measured == ("RSS", "Swap")
+    assert total(parts[:1]).memory_stats.measured == ("Usage",)
 
 
 def test_two_questions_at_the_same_moment_do_not_divide_by_nothing() -> None:

@@ -1,0 +1,208 @@
+"""What holds tasks to their limits: each way that this machine has, with each driver that can."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+
+from daemon.runner.drivers import bounds, cgroup, subtree
+from daemon.runner.drivers.driver import Driver
+from daemon.runner.drivers.exec import Exec
+from daemon.runner.drivers.group import Groups
+from daemon.runner.drivers.limits import (
+    CONTROLLERS,
+    MEMORY,
+    PROCESSES,
+    Bounds,
+    NoGroups,
+    with_rlimits,
+)
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.drivers.scan import Scanner
+from storage.records.allocation import TaskEvent
+from storage.records.task import Resources, Task
+from storage.store import Store
+from tests.parts.runner.conftest import discard, end_all_of
+from tests.parts.runner.test_inside import run
+from tests.parts.runner.world import World, batch, open_world, script, service
+
+MOST = 40  # processes of a task
+LINGER = "exec sleep 600"
+TAKE_MEMORY = "x=0123456789abcdef; while :; do x=$x$x; done"
+# What becomes more and more, one after the other, until no more may be.
+MULTIPLY = "n=0; while sleep 600 & do n=$((n+1)); done; echo never"
+
+
+class Held(NamedTuple):
+    """A node whose only driver holds tasks to limits."""
+
+    world: World
+    bounds: Bounds
+    driver: str
+
+    def needs(self, *kinds: str) -> None:
+        """Skip the test unless these limits are enforced by groups."""
+        for kind in kinds:
+            how = self.bounds.held.get(kind, self.bounds.missing.get(kind, "nothing"))
+            if not how.startswith("cgroup v"):
+                pytest.skip(f"{kind} is not held by a group here: {how}")
+
+    def task(self, text: str, **fields: Any) -> Task:
+        return script(text, driver=self.driver, **fields)
+
+    async def end_of(self, text: str, **fields: Any) -> TaskEvent:
+        """Return how a task ended that runs a script."""
+        alloc_id = await self.world.place(batch(self.task(text, **fields)))
+        await self.world.until_done(alloc_id)
+        (end,) = [one for one in self.world.events(alloc_id) if one.type == "Terminated"]
+        return end
+
+
+def found(way: str, data_dir: Path) -> tuple[Groups, Bounds]:
+    """Return one way to hold tasks to limits, or skip the test."""
+    groups: Groups = cgroup.find(data_dir) or Scanner()
+    if way == "v2":
+        tree = subtree.find(data_dir, "", subtree.own_tree(), subtree.Files())
+        if isinstance(tree, str):
+            pytest.skip(tree)
+        return tree, tree
+    if way == "v1":
+        return groups, bounds.find(data_dir, dict.fromkeys(CONTROLLERS, "no group of version 1"))
+    return groups, NoGroups(with_rlimits({}), dict.fromkeys(CONTROLLERS, "left out"))
+
+
+@pytest.fixture(params=["v1-raw_exec", "v2-raw_exec", "rlimit-raw_exec", "v1-exec", "v2-exec"])
+async def held(request: pytest.FixtureRequest, store: Store, data_dir: Path) -> AsyncIterator[Held]:
+    """A node with each way to hold tasks to limits, for each driver."""
+    way, _, name = request.param.partition("-")
+    groups, bounding = found(way, data_dir)
+    driver: Driver = (Exec if name == "exec" else RawExec)(groups, {}, bounding, MOST)
+    if trouble := driver.fingerprint().trouble:
+        pytest.skip(trouble)
+    async with open_world(store, data_dir, drivers={name: driver}) as world:
+        yield Held(world, bounding, name)
+    end_all_of(data_dir)
+    groups.release()
+    discard(data_dir)
+
+
+async def test_a_task_that_takes_more_memory_than_it_may_is_killed(held: Held) -> None:
+    held.needs(MEMORY)
+    end = await held.end_of(TAKE_MEMORY, resources=Resources(memory_mb=32))
+    assert (end.details or {})["oom_killed"] == "true"
+    assert "OOM Killed" in end.display_message
+
+
+async def test_a_process_that_maps_more_than_it_may_gets_no_more(held: Held) -> None:
+    if not held.bounds.held[MEMORY].startswith("rlimit"):
+        pytest.skip("a group bounds the memory of the whole task")
+    end = await held.end_of("ulimit -d; " + TAKE_MEMORY, resources=Resources(memory_mb=32))
+    assert end.exit_code != 0
+    assert (end.details or {})["oom_killed"] == "false"
+
+
+async def test_more_memory_than_is_kept_may_be_taken_up_to_its_maximum(held: Held) -> None:
+    held.needs(MEMORY)
+    resources = Resources(memory_mb=16, memory_max_mb=200)
+    end = await held.end_of("head -c 60m /dev/zero | tail -c 60m | wc -c", resources=resources)
+    assert end.exit_code == 0
+
+
+async def test_a_task_that_forks_without_end_is_stopped_by_its_own_limit(held: Held) -> None:
+    held.needs(PROCESSES)
+    alloc_id = await held.world.place(batch(held.task(MULTIPLY)))
+    await held.world.until_done(alloc_id)
+    assert "fork" in held.world.output(alloc_id, kind="stderr")
+    assert held.world.output(alloc_id) == ""
+    assert "Terminated" in held.world.types(alloc_id)
+    # Nobody else noticed, and nothing of it is left.
+    other = await held.world.place(batch(held.task("echo still here"), job_id="other"))
+    await held.world.until_done(other)
+    assert held.world.output(other) == "still here\n"
+
+
+async def test_busy_tasks_share_processors_by_what_they_asked_for(held: Held) -> None:
+    held.needs("cpu")
+    alloc_id = await held.world.place(
+        service(held.task("cat /proc/self/cgroup; " + LINGER, resources=Resources(cpu=750)))
+    )
+    await until_printed(held.world, alloc_id)
+    shares = dict(shares_of(alloc_id))
+    assert shares
+    assert shares.items() <= EXPECTED.items()
+
+
+EXPECTED = {"cpu.shares": "750", "cpu.weight": "75"}
+
+
+def shares_of(alloc_id: str) -> list[tuple[str, str]]:
+    """Return the files of a task's groups that tell its part of the processors, and what they say."""
+    found = Path("/sys/fs/cgroup").rglob(f"{alloc_id}.main/cpu.*")
+    return [(one.name, one.read_text().strip()) for one in found if one.name in EXPECTED]
+
+
+def groups_of(alloc_id: str) -> list[Path]:
+    return list(Path("/sys/fs/cgroup").rglob(f"{alloc_id}.*"))
+
+
+async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
+    alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
+    await until_printed(held.world, alloc_id)
+    client = await run(held.world, alloc_id, "sh", "-c", "ulimit -d; cat /proc/self/cgroup")
+    seen = client.seen().split()
+    if PROCESSES in held.bounds.held:
+        assert any(f"/{alloc_id}.main" in one and ("pids" in one or "0::" in one) for one in seen)
+    by_rlimit = held.bounds.held[MEMORY].startswith("rlimit")
+    assert (seen[0] == "unlimited") != by_rlimit
+
+
+async def test_what_a_task_uses_is_read_from_its_account(held: Held) -> None:
+    held.needs(PROCESSES)
+    alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
+    await until_printed(held.world, alloc_id)
+    used = await held.world.runner.usage(alloc_id)
+    assert used.tasks["main"].pids
+    # All of it stands in one account, where there is one.
+    memory = used.tasks["main"].resource_usage.memory_stats
+    if held.bounds.account(alloc_id, "main") is not None:
+        assert "Max Usage" in memory.measured
+        assert memory.max_usage >= memory.usage > 0
+        assert used.resource_usage.memory_stats == memory
+
+
+async def until_printed(world: World, alloc_id: str) -> None:
+    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
+    while not await file.exists() or not await file.read_text():  # noqa: ASYNC110
+        await trio.sleep(0.005)
+
+
+async def test_no_group_that_bounds_a_task_outlives_it(held: Held) -> None:
+    alloc_id = await held.world.place(batch(held.task("true")))
+    await held.world.until_done(alloc_id)
+    assert held.bounds.present(alloc_id, "main") == []
+    assert groups_of(alloc_id) == []
+
+
+async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
+    node = held.world.node()
+    limits = {one.name: one for one in node.limits(held.driver)}
+    assert {*CONTROLLERS} <= limits.keys()
+    for kind in CONTROLLERS:
+        assert limits[kind].enforced == (kind in held.bounds.held)
+        assert limits[kind].how
+
+
+async def test_raw_exec_holds_nobody_to_anything_unless_it_is_told(
+    store: Store, data_dir: Path
+) -> None:
+    driver = RawExec(cgroup.find(data_dir) or Scanner(), {})
+    async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
+        text = "ulimit -d; head -c 60m /dev/zero | tail -c 60m | wc -c"
+        alloc_id = await world.place(batch(script(text, resources=Resources(memory_mb=1))))
+        await world.until_done(alloc_id)
+        assert world.output(alloc_id).split() == ["unlimited", str(60 * 1024 * 1024)]
+        limits = {one.name: one for one in world.node().limits("raw_exec")}
+        assert not any(limits[kind].enforced for kind in CONTROLLERS)
+        assert "raw_exec_limits" in limits["memory"].how

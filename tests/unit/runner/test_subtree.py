@@ -1,0 +1,233 @@
+"""Limits by control groups of version 2, on a tree of files that behaves as the kernel's does."""
+
+from errno import EBUSY, ENOENT
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers.limits import limits_of
+from daemon.runner.drivers.subtree import Files, Subtree, Tree, find
+from storage.records.task import Resources
+
+MEGABYTE = 1024 * 1024
+MOUNT = "/sys/fs/cgroup"
+UNIT = f"{MOUNT}/system.slice/steward.service"
+LIMITS = limits_of(Resources(cpu=500, memory_mb=64, memory_max_mb=96), processes=4096)
+OF = {
+    "cpu": {"cpu.weight": "100"},
+    "cpuset": {"cpuset.cpus": ""},
+    "memory": {
+        "memory.max": "max",
+        "memory.low": "0",
+        "memory.swap.max": "max",
+        "memory.current": "0",
+        "memory.events": "oom 0\noom_kill 0\n",
+        "memory.stat": "anon 0\nfile 0\n",
+    },
+    "pids": {"pids.max": "max"},
+}
+
+
+class Kernel(Files):
+    """The tree: a group has the files of the controllers that the one above lets it have."""
+
+    def __init__(self, controllers: str = "cpu cpuset memory pids") -> None:
+        self.files: dict[str, str] = {}
+        self.delegated: set[str] = set()
+        self.inhabited: set[str] = set()
+        self._new(MOUNT, controllers.split())
+
+    def _new(self, path: str, controllers: list[str]) -> None:
+        self.files[f"{path}/cgroup.controllers"] = " ".join(controllers)
+        self.files[f"{path}/cgroup.subtree_control"] = ""
+        self.files[f"{path}/cgroup.procs"] = ""
+        if path != MOUNT:
+            self.files[f"{path}/cgroup.type"] = "domain"
+            for name in controllers:
+                self.files |= {f"{path}/{file}": text for file, text in OF[name].items()}
+
+    def read(self, path: str) -> str:
+        return self.files.get(path, "")
+
+    def exists(self, path: str) -> bool:
+        return path in self.files or f"{path}/cgroup.procs" in self.files
+
+    def make(self, path: str) -> None:
+        above = path.rpartition("/")[0]
+        if not self.exists(above):
+            raise FileNotFoundError(ENOENT, "No such file or directory")
+        if not self.exists(path):
+            self._new(path, self.files[f"{above}/cgroup.subtree_control"].split())
+
+    def make_all(self, path: str) -> None:
+        """Make a group as whoever rules the tree does, with every controller."""
+        for place in reversed([path, *(str(one) for one in Path(path).parents)]):
+            if place.startswith(f"{MOUNT}/"):
+                self.make(place)
+                controllers = self.files[f"{MOUNT}/cgroup.controllers"]
+                self._new(place, controllers.split())
+                if place != path:
+                    self.files[f"{place}/cgroup.subtree_control"] = controllers
+
+    def remove(self, path: str) -> None:
+        below = [one for one in self.files if one.startswith(f"{path}/") and "cgroup.procs" in one]
+        if below == [f"{path}/cgroup.procs"] and path not in self.inhabited:
+            self.files = {k: v for k, v in self.files.items() if not k.startswith(f"{path}/")}
+
+    def write(self, path: str, text: str) -> None:
+        if path not in self.files:
+            raise FileNotFoundError(ENOENT, "No such file or directory")
+        group, _, file = path.rpartition("/")
+        if file != "cgroup.subtree_control":
+            self.files[path] = text
+            return
+        name = text.removeprefix("+")
+        if group in self.inhabited and group != MOUNT:
+            raise OSError(EBUSY, "Device or resource busy")
+        if name not in self.files[f"{group}/cgroup.controllers"].split():
+            raise FileNotFoundError(ENOENT, "No such file or directory")
+        self.files[path] = " ".join([*self.files[path].split(), name])
+
+    def is_delegated(self, path: str) -> bool:
+        return path in self.delegated
+
+
+def delegated(controllers: str = "cpu cpuset memory pids") -> Kernel:
+    """Return a tree in which systemd has handed a unit over, and put the daemon into a part of it."""
+    kernel = Kernel(controllers)
+    kernel.make_all(UNIT)
+    kernel.make(f"{UNIT}/daemon")
+    kernel.delegated.add(UNIT)
+    kernel.inhabited.add(f"{UNIT}/daemon")
+    return kernel
+
+
+def opened(kernel: Kernel, own: str = "/system.slice/steward.service/daemon") -> Subtree:
+    found = find(Path("/data"), "", Tree(MOUNT, own), kernel)
+    assert isinstance(found, Subtree), found
+    return found
+
+
+def test_a_unit_that_was_handed_over_bounds_everything() -> None:
+    found = opened(delegated())
+    assert sorted(found.held) == ["cores", "cpu", "memory", "processes"]
+    assert found.missing == {}
+    assert found.parent.startswith("/system.slice/steward.service/steward-limits-")
+
+
+def test_a_task_is_held_to_what_it_may_have() -> None:
+    kernel = delegated()
+    found = opened(kernel)
+    resources = Resources(memory_mb=64, memory_max_mb=96)
+    found.prepare("a", "main", limits_of(resources, (1, 3), 6000, 4096))
+    group = f"{MOUNT}{found.parent}/a.main"
+    assert kernel.files[f"{group}/cpu.weight"] == "600"
+    assert kernel.files[f"{group}/cpuset.cpus"] == "1,3"
+    assert kernel.files[f"{group}/memory.max"] == str(96 * MEGABYTE)
+    assert kernel.files[f"{group}/memory.low"] == str(64 * MEGABYTE)
+    assert kernel.files[f"{group}/memory.swap.max"] == "0"
+    assert kernel.files[f"{group}/pids.max"] == "4096"
+    assert found.of("a", "main").label == group
+    assert found.entries("a", "main", LIMITS) == []  # it is entered as the group that ends it
+
+
+def test_a_task_without_cores_of_its_own_runs_on_all() -> None:
+    kernel = delegated()
+    found = opened(kernel)
+    found.prepare("a", "main", LIMITS)
+    assert kernel.files[f"{MOUNT}{found.parent}/a.main/cpuset.cpus"] == ""
+
+
+def test_controllers_that_were_not_handed_over_bound_nothing_and_that_is_said() -> None:
+    kernel = delegated("cpu pids")
+    found = opened(kernel)
+    assert found.held["cpu"] == "cgroup v2 (cpu)"
+    assert found.held["memory"].startswith("rlimit")
+    assert set(found.missing) == {"cores"}
+    found.prepare("a", "main", LIMITS)
+    assert found.account("a", "main") is None
+
+
+def test_the_group_above_all_goes_with_the_last_task_and_comes_with_the_next() -> None:
+    kernel = delegated()
+    found = opened(kernel)
+    base = f"{MOUNT}{found.parent}"
+    assert not kernel.exists(base)
+    for name in ("a", "b"):
+        found.prepare(name, "main", LIMITS)
+    kernel.remove(f"{base}/a.main")
+    found.remove("a", "main")
+    assert kernel.exists(base)
+    kernel.remove(f"{base}/b.main")
+    found.remove("b", "main")
+    assert not kernel.exists(base)
+    found.prepare("c", "main", LIMITS)
+    assert kernel.files[f"{base}/c.main/pids.max"] == "4096"
+
+
+def test_the_kernel_says_whether_it_has_killed_and_what_was_used() -> None:
+    kernel = delegated()
+    found = opened(kernel)
+    found.prepare("a", "main", LIMITS)
+    group = f"{MOUNT}{found.parent}/a.main"
+    assert not found.killed("a", "main")
+    kernel.files |= {
+        f"{group}/memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n",
+        f"{group}/memory.current": "8192\n",
+        f"{group}/memory.peak": "9000\n",
+        f"{group}/memory.stat": "anon 4096\nfile 2048\nkernel 512\n",
+        f"{group}/cpu.stat": "usage_usec 7\nuser_usec 5\nsystem_usec 2\n",
+    }
+    assert found.killed("a", "main")
+    account = found.account("a", "main")
+    assert account is not None
+    assert (account.user, account.system) == (5000, 2000)
+    memory = account.memory
+    assert (memory.rss, memory.cache, memory.usage, memory.max_usage) == (4096, 2048, 8192, 9000)
+    assert memory.kernel_usage == 512
+
+
+# ---- where nothing can be had ------------------------------------------------------------------
+
+
+def test_a_group_in_which_the_daemon_itself_is_cannot_be_divided() -> None:
+    kernel = Kernel()
+    kernel.make_all(UNIT)
+    kernel.inhabited.add(UNIT)
+    kernel.delegated.add(UNIT)
+    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service"), kernel)
+    assert isinstance(found, str)
+    assert "DelegateSubgroup" in found
+    # Whoever names it all the same is told why it cannot be.
+    named = find(Path("/data"), "/system.slice/steward.service", Tree(MOUNT, "/"), kernel)
+    assert isinstance(named, str)
+    assert "there are processes in it" in named
+    assert [one for one in kernel.files if "steward-limits" in one] == []
+
+
+def test_a_group_can_be_named() -> None:
+    kernel = Kernel()
+    kernel.make_all(f"{MOUNT}/tasks.slice")
+    found = find(Path("/data"), "/tasks.slice", Tree(MOUNT, "/user.slice/x.scope"), kernel)
+    assert isinstance(found, Subtree)
+    assert found.parent.startswith("/tasks.slice/steward-limits-")
+    missing = find(Path("/data"), "none.slice", Tree(MOUNT, "/"), kernel)
+    assert isinstance(missing, str)
+    assert f"{MOUNT}/none.slice" in missing
+
+
+def test_the_root_may_be_divided_if_it_is_the_true_one() -> None:
+    kernel = Kernel()
+    kernel.inhabited.add(MOUNT)
+    assert opened(kernel, "/").parent.startswith("/steward-limits-")
+    kernel.files[f"{MOUNT}/cgroup.type"] = "domain"  # a container's, which only looks like one
+    assert isinstance(find(Path("/data"), "", Tree(MOUNT, "/"), kernel), str)
+
+
+@pytest.mark.parametrize("controllers", ["", "hugetlb"])
+def test_a_tree_without_controllers_bounds_nothing(controllers: str) -> None:
+    kernel = Kernel("")
+    kernel.files[f"{MOUNT}/cgroup.controllers"] = controllers
+    found = find(Path("/data"), "", Tree(MOUNT, "/"), kernel)
+    assert found == f"cgroup v2 has no controller of cpu, cpuset, memory, pids at {MOUNT}"
+    assert find(Path("/data"), "", None, kernel) == "no cgroup v2 is mounted"
