@@ -25,6 +25,8 @@ PREFIX = "STEWARD_"
 SOCKET_NAME = "steward.sock"
 USUAL_SOCKET = Path("/run/steward") / SOCKET_NAME
 NO_SOCKET = "none"
+# What becomes of an allocation that takes more disk than its group asked for.
+DISK_OFF, DISK_NOTE, DISK_FAIL = "off", "note", "fail"
 _CLOUD_URLS = (
     "cloud_directory_url",
     "cloud_resource_manager_url",
@@ -108,6 +110,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gc_inode_usage_threshold: Percent = 90
     log_retention_days: Natural = 30
     log_retention_mb: Natural = 1000
+    alloc_disk_limit: str = DISK_NOTE
+    alloc_disk_seconds: Positive = 60
     snapshot_hours: Natural = 0
     snapshot_keep: Positive = 7
     snapshot_dir: Path = Path()
@@ -197,6 +201,7 @@ _ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
+    "alloc_disk_limit": (DISK_OFF, DISK_NOTE, DISK_FAIL),
 }
 
 

@@ -20,13 +20,13 @@ from daemon.runner.drivers.driver import Session
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
 from daemon.runner.layout import lay_out
-from daemon.runner.lifecycle import Departure, Why, departure, hook, order_of_killing
+from daemon.runner.lifecycle import Departure, departure, hook, order_of_killing
 from daemon.runner.report import Report
 from daemon.runner.scripts import End, run_script
 from daemon.runner.task import TaskRunner
 from daemon.runner.usage import of_allocation
 from storage.errors import Refused
-from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskPhase, TaskState
+from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job
@@ -63,6 +63,7 @@ class AllocRunner:
         self._watching = trio.CancelScope()
         self._is_offering = False
         self._is_timed = False
+        self._is_overfull = False  # of disk, as far as was said
         self.is_purged = False
         self.ended = trio.Event()
         self._report = Report(host.reports, allocation, lambda: self._discovery.offers())
@@ -86,6 +87,16 @@ class AllocRunner:
     def is_ending(self) -> bool:
         """Tell whether it is not wanted any more."""
         return self._stop_wanted.is_set()
+
+    @property
+    def directory(self) -> str:
+        """Return where it lives."""
+        return self._host.directory(self.id)
+
+    @property
+    def disk(self) -> int:
+        """Return how many bytes its directory may take."""
+        return self._instance.allocation.placement.resources.shared.disk_mb * 1024 * 1024
 
     @property
     def ports(self) -> set[int]:
@@ -176,8 +187,18 @@ class AllocRunner:
     async def usage(self) -> AllocationUsage:
         """Return what its tasks use."""
         found = {name: await task.usage() for name, task in self._tasks.items()}
-        tasks = {name: one for name, one in found.items() if one is not None}
-        return of_allocation(tasks, self._now())
+        return of_allocation({name: one for name, one in found.items() if one}, self._now())
+
+    async def take_less(self, used: int) -> None:
+        """Say so, where it takes more disk than it may, and end it where the agent wants that."""
+        living = [task for task in self._living() if task.is_running]
+        for task in () if self._is_overfull else living:
+            task.note(events.disk_exceeded(self._now(), used, self.disk))
+        self._is_overfull = True
+        self._report.publish()
+        async with trio.open_nursery() as nursery:
+            for task in living if self._host.disk_is_limit else ():
+                nursery.start_soon(task.fail)
 
     @property
     def is_over(self) -> bool:
@@ -214,7 +235,7 @@ class AllocRunner:
                 self._report.states[task.name] = TaskState()
                 self._report.event(task.name, events.received(self._now()))
         await self._wait_for_predecessors()
-        inherited = taskdir.exists(self._host.directory(self.id))
+        inherited = taskdir.exists(self.directory)
         self._prepare()
         self._tasks = {task.name: self._runner(task) for task in tasks}
         for name, text in self._discovery.faults():
@@ -265,18 +286,8 @@ class AllocRunner:
     async def _leave(self, reason: Departure) -> None:
         """End the tasks that live because of what became of another one."""
         for task in self._living():
-            task.note(self._reason(reason))
+            task.note(events.departing(self._now(), reason))
         await self._kill_in_order()
-
-    def _reason(self, reason: Departure) -> TaskEvent:
-        now = self._now()
-        match reason.why:
-            case Why.SIBLING_FAILED:
-                return events.sibling_failed(now, reason.task)
-            case Why.LEADER_DEAD:
-                return events.leader_dead(now)
-            case Why.MAINS_DEAD:
-                return events.mains_dead(now)
 
     async def _stop(self) -> None:
         """End the tasks because the allocation is not wanted any more."""
@@ -426,7 +437,7 @@ class AllocRunner:
 
     async def _destroy(self) -> None:
         for driver in self._host.drivers.values():
-            await driver.destroy(self.id, self._host.directory(self.id))
+            await driver.destroy(self.id, self.directory)
 
     def _now(self) -> int:
         return self._host.clock.now()

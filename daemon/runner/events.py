@@ -7,9 +7,12 @@ nanoseconds since the epoch, spans are nanoseconds.
 import msgspec
 
 from daemon.runner.drivers.driver import Exit
+from daemon.runner.lifecycle import Departure, Why
 from daemon.runner.restarts import WITHIN_POLICY
 from storage.records import durations
 from storage.records.allocation import TaskEvent
+
+_MEGABYTE = 1024 * 1024
 
 RESTARTING = "Restarting"
 BY_USER = "User requested task to restart"
@@ -152,6 +155,17 @@ def skipping_shutdown(now: int, delay: int) -> TaskEvent:
     )
 
 
+def departing(now: int, reason: Departure) -> TaskEvent:
+    """Return: the task goes because of what became of another one."""
+    match reason.why:
+        case Why.SIBLING_FAILED:
+            return sibling_failed(now, reason.task)
+        case Why.LEADER_DEAD:
+            return leader_dead(now)
+        case Why.MAINS_DEAD:
+            return mains_dead(now)
+
+
 def sibling_failed(now: int, sibling: str) -> TaskEvent:
     """Return: the task goes because another one of its group has failed."""
     return TaskEvent(
@@ -183,6 +197,18 @@ def overtime(now: int, longest: int) -> TaskEvent:
         time=now,
         display_message=f"The allocation has run for {span}, which is as long as it may",
         details={"max_run_duration": span},
+    )
+
+
+def disk_exceeded(now: int, used: int, limit: int) -> TaskEvent:
+    """Return: the task's allocation takes more disk than its group asked for; both in bytes."""
+    limit_mb, used_mb = limit // _MEGABYTE, -(-used // _MEGABYTE)
+    return TaskEvent(
+        type="Disk Resources Exceeded",
+        time=now,
+        display_message=f"The allocation takes {used_mb} MB of disk, and its group asked for {limit_mb} MB",
+        disk_limit=limit,
+        details={"disk_limit": str(limit), "disk_size": str(used)},
     )
 
 

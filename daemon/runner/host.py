@@ -109,6 +109,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     signer: Signer
     issuer: str  # by which others know the signer
     claims: Mapping[str, str]  # that identities may ask for
+    disk_is_limit: bool  # an allocation that takes more disk than it may fails
     task_socket: Path  # through which tasks reach our API
     chance: Callable[[], float]  # a random number from 0 up to 1
 

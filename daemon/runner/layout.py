@@ -1,7 +1,5 @@
 """What lies in the directory of an allocation before any of its tasks runs."""
 
-import base64
-
 from daemon.runner import kept_logs, taskdir
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
@@ -9,7 +7,6 @@ from daemon.runner.kept_logs import About
 from storage.errors import Invalid
 from storage.queries import allocations
 from storage.records.allocation import Allocation
-from storage.records.task import Task
 
 
 def lay_out(host: Host, instance: Instance) -> dict[str, str]:
@@ -26,7 +23,7 @@ def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     for task in instance.tasks:
         try:
             taskdir.make_task(directory, task.name, previous)
-            _write_payload(directory, instance, task)
+            taskdir.write_dispatched(directory, task, instance.job.payload)
         except (OSError, Invalid) as error:
             troubles[task.name] = f"failed to build task directory: {error}"
     return troubles
@@ -54,10 +51,3 @@ def _about(instance: Instance) -> About:
 
 def _place(one: Allocation) -> tuple[str, str, str]:
     return one.namespace, one.job_id, one.task_group
-
-
-def _write_payload(directory: str, instance: Instance, task: Task) -> None:
-    payload = instance.job.payload
-    if payload and task.dispatch_payload is not None and task.dispatch_payload.file:
-        content = base64.b64decode(payload)
-        taskdir.write_payload(directory, task.name, task.dispatch_payload.file, content)

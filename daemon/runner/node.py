@@ -17,9 +17,9 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.config import Config
+from daemon.config import DISK_FAIL, DISK_OFF, Config
 from daemon.parts import Line
-from daemon.runner import events, kept_logs, taskdir
+from daemon.runner import disk, events, kept_logs, taskdir
 from daemon.runner.alloc import AllocRunner
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.driver import Driver
@@ -157,6 +157,10 @@ class Runner:
     async def owners(self, ids: Sequence[str]) -> dict[str, tuple[str, str]]:
         """Return namespace and id of the job of each of these allocations."""
         return await self._store.read_long(partial(allocations.owners, ids=ids))
+
+    def present(self) -> list[AllocRunner]:
+        """Return the allocations that run here."""
+        return [one for one in self._running.values() if not one.is_over]
 
     def _is_known(self, alloc_id: str) -> bool:
         return self._store.read(lambda db: allocations.find(db, alloc_id)) is not None
@@ -416,6 +420,7 @@ async def open_runner(
         signer=signer,
         issuer=config.issuer,
         claims=config.identity_claims,
+        disk_is_limit=config.alloc_disk_limit == DISK_FAIL,
         task_socket=config.task_socket_path,
         chance=random.SystemRandom().random,
     )
@@ -429,6 +434,8 @@ async def open_runner(
                 keep_room, config, runner.ended, runner.owners, runner.remove_directory
             )
             nursery.start_soon(keep_logs, config, clock)
+            if config.alloc_disk_limit != DISK_OFF:
+                nursery.start_soon(disk.watch, runner.present, config.alloc_disk_seconds)
             try:
                 yield runner
             finally:

@@ -12,6 +12,7 @@ lies above it is not. Shared directories are sticky: no task can put another thi
 what the daemon, or another user's task, has made there.
 """
 
+import base64
 import os
 import shutil
 import stat
@@ -21,6 +22,7 @@ from pathlib import Path
 from daemon.runner.beneath import Escapes, inner, open_beneath, write_beneath
 from daemon.runner.env import Directories
 from storage.errors import Invalid
+from storage.records.task import Task
 
 SHARED = "alloc"
 SECRETS = "secrets"
@@ -133,6 +135,12 @@ def _make(path: str, mode: int) -> None:
     except FileExistsError:
         return
     os.chmod(path, mode, follow_symlinks=True)
+
+
+def write_dispatched(root: str, task: Task, payload: str | None) -> None:
+    """Write the payload of a dispatch, base64, where a task wants it, if it wants it; errors as below."""
+    if payload and task.dispatch_payload is not None and task.dispatch_payload.file:
+        write_payload(root, task.name, task.dispatch_payload.file, base64.b64decode(payload))
 
 
 def write_payload(root: str, task: str, file: str, payload: bytes) -> None:

@@ -96,7 +96,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[Stage]:
+async def on_stage(
+    job: Job, directory: Path, *, disk_is_limit: bool = False, **fields: Any
+) -> AsyncIterator[Stage]:
     """Run an allocation of a job's only group, to its end if the block does not cancel it."""
     book = Book()
     nobody: Any = None  # whom tasks without templates and tokens do not ask
@@ -121,6 +123,7 @@ async def on_stage(job: Job, directory: Path, **fields: Any) -> AsyncIterator[St
         signer=Signer(),
         issuer="http://issuer",
         claims={},
+        disk_is_limit=disk_is_limit,
         task_socket=directory / "tasks.sock",
         chance=lambda: 0.0,
     )

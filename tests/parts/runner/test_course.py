@@ -8,7 +8,7 @@ import trio
 
 from storage.records.allocation import Desired, DesiredTransition
 from storage.records.base import SECOND
-from storage.records.group import Migrate, Update
+from storage.records.group import EphemeralDisk, Migrate, Update
 from storage.records.task import Lifecycle, RestartPolicy
 from tests.parts.runner.stage import Stage, batch, mock, on_stage, service
 
@@ -248,3 +248,42 @@ async def test_a_new_deployment_asks_for_health_again(
         await trio.sleep(20)
         stage.want(desired_status="stop")
     assert stage.health == [(30, True)]
+
+
+# ---- disk -------------------------------------------------------------------------------------------
+
+
+DISK = EphemeralDisk(size_mb=1)
+TOO_MUCH = (
+    "Disk Resources Exceeded",
+    "The allocation takes 3 MB of disk, and its group asked for 1 MB",
+)
+
+
+async def test_an_allocation_that_takes_more_disk_than_it_may_has_an_event_once(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    job = service(mock(config=FOREVER), ephemeral_disk=DISK)
+    async with on_stage(job, tmp_path) as stage:
+        await trio.sleep(1)
+        assert stage.runner.disk == 1 << 20
+        for _ in range(2):
+            await stage.runner.take_less((2 << 20) + 1)
+        await trio.sleep(1)
+        assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
+        assert stage.status == "running"
+        stage.want(desired_status="stop")
+
+
+async def test_where_the_agent_says_so_it_fails_and_is_not_started_again(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    tasks = mock(config=FOREVER, restart_policy=TWICE), mock("side", config=FOREVER)
+    job = service(*tasks, ephemeral_disk=DISK)
+    async with on_stage(job, tmp_path, disk_is_limit=True) as stage:
+        await trio.sleep(1)
+        await stage.runner.take_less((2 << 20) + 1)
+        await stage.runner.ended.wait()
+        assert [one[1:] for one in stage.told()].count(TOO_MUCH) == 1
+        assert stage.types()[-1] == "Not Restarting"
+        assert stage.status == "failed"
