@@ -130,6 +130,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     raw_exec_limits: bool = False
     task_processes: Natural = 4096
     cgroup_parent: str = ""
+    podman_socket: str = ""
+    podman_volumes: bool = False
     cloud_directory_url: str = ""
     cloud_resource_manager_url: str = ""
     cloud_graph_url: str = ""
@@ -146,6 +148,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     acl: bool | None = None
     log_level: str = "info"
     log_format: str = "text"
+
+    @property
+    def podman_service(self) -> str:
+        """Return the socket at which podman is looked for; nothing: nowhere."""
+        if self.podman_socket:
+            return "" if self.podman_socket == NO_SOCKET else self.podman_socket
+        if os.geteuid() == 0:
+            return "/run/podman/podman.sock"
+        return (
+            f"{os.environ.get('XDG_RUNTIME_DIR', f'/run/user/{os.geteuid()}')}/podman/podman.sock"
+        )
 
     @property
     def alloc_dir(self) -> Path:

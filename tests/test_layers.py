@@ -167,7 +167,12 @@ ONLY_IN = {
     "jinja2": ("daemon.ui",),
     "werkzeug": ("daemon.web",),
     "h2": ("daemon.runner.grpc",),
-    "h11": ("daemon.web", "daemon.runner.http", "daemon.identity.devcloud"),
+    "h11": (
+        "daemon.web",
+        "daemon.runner.http",
+        "daemon.runner.drivers.podman.session",
+        "daemon.identity.devcloud",
+    ),
     "httpx": ("daemon.identity",),
     "http.client": ("daemon.cli.client", "daemon.cli.metadata"),
     "cryptography": (

@@ -48,22 +48,28 @@ async def ask(
     verify: bool = True,
     known_as: str = "",
     permit: Permit = allow_all,
+    socket: str = "",
 ) -> AsyncIterator[Reply]:
     """Send a request and give its answer while the block runs. Raises `HTTPFailed`.
+
+    With a `socket` of this machine that is connected to, whatever the address names.
 
     `permit` raises what it likes for an address that must not be connected to; `known_as` is the
     name that its certificate must have, if not the one in the address.
     """
     target = _target(url)
     try:
-        stream = await connect(
-            target.hostname or "",
-            target.port or _PORTS[target.scheme],
-            tls=target.scheme == "https",
-            permit=permit,
-            verify=verify,
-            known_as=known_as,
-        )
+        if socket:
+            stream: Stream = await trio.open_unix_socket(socket)
+        else:
+            stream = await connect(
+                target.hostname or "",
+                target.port or _PORTS[target.scheme],
+                tls=target.scheme == "https",
+                permit=permit,
+                verify=verify,
+                known_as=known_as,
+            )
         async with stream:
             protocol = h11.Connection(h11.CLIENT)
             await stream.send_all(_request(protocol, target, method, headers, body))

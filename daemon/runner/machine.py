@@ -17,6 +17,7 @@ from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.limits import CONTROLLERS, Bounds
 from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.podman import driver as podman
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.fingerprint import fingerprint
 from storage.errors import StorageFull
@@ -33,12 +34,15 @@ _SHOWN_EVENTS = 10  # of a node, as the peer keeps
 _log = logging.getLogger("steward.runner")
 
 
-def drivers_of(groups: Groups, inherited: Mapping[str, str], config: Config) -> dict[str, Driver]:
+async def drivers_of(
+    groups: Groups, inherited: Mapping[str, str], config: Config
+) -> dict[str, Driver]:
     """Return the drivers that this machine has, by name."""
     holding, limits = find_bounds(groups, config)
     most = config.task_processes
     raw = (holding, inherited, limits, most) if config.raw_exec_limits else (groups, inherited)
     found: list[Driver] = [RawExec(*raw), Exec(holding, inherited, limits, most)]
+    found += await podman.find(config.podman_service, volumes=config.podman_volumes, processes=most)
     if config.dev:
         found.append(MockDriver())
     return {driver.name: driver for driver in found}

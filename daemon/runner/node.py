@@ -392,7 +392,7 @@ async def open_runner(
     inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
     groups: Groups = cgroup.find(config.alloc_dir) or Scanner()
     if drivers is None:
-        drivers = drivers_of(groups, inherited, config)
+        drivers = await drivers_of(groups, inherited, config)
     taskdir.make_root(config.alloc_dir)
     raise_limit()
     keep_descriptors()

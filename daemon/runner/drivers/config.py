@@ -22,11 +22,18 @@ class Kind(Enum):
 
     TEXT = "string"
     TEXTS = "list of string"
+    MAP = "map of string"
     NUMBER = "number"
     FLAG = "bool"
 
 
-_KINDS = {str: Kind.TEXT, list[str]: Kind.TEXTS, int: Kind.NUMBER, bool: Kind.FLAG}
+_KINDS = {
+    str: Kind.TEXT,
+    list[str]: Kind.TEXTS,
+    dict[str, str]: Kind.MAP,
+    int: Kind.NUMBER,
+    bool: Kind.FLAG,
+}
 
 
 def read(record: type[T], config: Mapping[str, object]) -> T:
@@ -77,10 +84,25 @@ def _value(kind: Kind, given: object) -> object | None:
         case Kind.TEXTS:
             texts = [_text(one) for one in given] if isinstance(given, list) else [None]
             return None if None in texts else texts
+        case Kind.MAP:
+            return _map(given)
         case Kind.NUMBER:
             return _number(given)
         case Kind.FLAG:
             return {"true": True, "false": False}.get(_text(given) or "")
+
+
+def _map(given: object) -> dict[str, str] | None:
+    """Return texts by name: from a map, or from blocks of a job file, which come as a list."""
+    found: dict[str, str] = {}
+    for block in given if isinstance(given, list) else [given]:
+        if not isinstance(block, dict):
+            return None
+        for name, value in block.items():
+            if (text := _text(value)) is None:
+                return None
+            found[str(name)] = text
+    return found
 
 
 def _text(given: object) -> str | None:

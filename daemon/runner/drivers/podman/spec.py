@@ -1,0 +1,292 @@
+"""What podman is told to make of a task: a container, from the fields that a task gives the driver. Pure.
+
+The fields are those of the `docker` driver that job files use most. Nothing in them leads out of the
+container, but for what the agent's configuration allows.
+"""
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from daemon.runner.drivers.driver import Attempt, InvalidConfig, StartFailed
+from daemon.runner.drivers.limits import Limits
+from daemon.runner.taskdir import SECRETS, SHARED
+from storage.records import durations
+from storage.records.numbers import whole
+
+LABEL = "io.steward"
+HOME = "/local"
+_NETWORKS = ("bridge", "host", "none", "pasta", "private", "slirp4netns")
+_PRIVATE = frozenset({"", "private"})
+# Those that a task may ask for: what ordinary containers have (the peer's list).
+_CAPABILITIES = frozenset(
+    [
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
+    ]
+)
+_UNFIT = re.compile(r"[^A-Za-z0-9_]")
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_OWN = f"/{SHARED}", HOME, f"/{SECRETS}"
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task may give this driver."""
+
+    image: str
+    command: str = ""
+    args: list[str] = []
+    entrypoint: list[str] = []
+    ports: list[str] = []
+    volumes: list[str] = []
+    labels: dict[str, str] = {}
+    auth: dict[str, str] = {}
+    force_pull: bool = False
+    image_pull_timeout: str = "5m"
+    work_dir: str = ""
+    working_dir: str = ""
+    network_mode: str = ""
+    hostname: str = ""
+    extra_hosts: list[str] = []
+    dns_servers: list[str] = []
+    dns_search_domains: list[str] = []
+    dns_options: list[str] = []
+    cap_add: list[str] = []
+    cap_drop: list[str] = []
+    readonly_rootfs: bool = False
+    init: bool = False
+    tty: bool = False
+    interactive: bool = False
+    pids_limit: int = 0
+    shm_size: str = ""
+    tmpfs: list[str] = []
+    ulimit: dict[str, str] = {}
+    group_add: list[str] = []
+    privileged: bool = False
+    pid_mode: str = ""
+    ipc_mode: str = ""
+    uts_mode: str = ""
+    userns_mode: str = ""
+
+
+def check(settings: Settings, *, volumes: bool) -> None:
+    """Raise `InvalidConfig` unless a container may be so; `volumes`: any path may be bound."""
+    if settings.privileged:
+        raise InvalidConfig("privileged: containers have no more rights here than others")
+    for name in ("pid_mode", "ipc_mode", "uts_mode", "userns_mode"):
+        if (mode := getattr(settings, name)) not in _PRIVATE:
+            raise InvalidConfig(f"{name} {mode!r}: only private is supported")
+    if settings.network_mode and settings.network_mode not in _NETWORKS:
+        raise InvalidConfig(
+            f"network_mode {settings.network_mode!r}: choose one of {', '.join(_NETWORKS)}"
+        )
+    added = {one.upper().removeprefix("CAP_") for one in settings.cap_add}
+    if refused := sorted(added - _CAPABILITIES):
+        raise InvalidConfig(
+            f"cap_add {refused}: only {', '.join(sorted(_CAPABILITIES))} can be had"
+        )
+    if settings.volumes and not volumes:
+        raise InvalidConfig(
+            "volumes: paths of the machine are bound only where the agent has podman_volumes = true;"
+            " use a volume of the type host and volume_mount"
+        )
+    try:
+        durations.nanoseconds(settings.image_pull_timeout)
+    except ValueError as error:
+        raise InvalidConfig(f"image_pull_timeout: {error}") from error
+    _size(settings.shm_size)
+
+
+def full_name(image: str) -> str:
+    """Return what an image is fetched as: without the name of a registry, from the usual one.
+
+    >>> [full_name(one) for one in ("redis:7", "a/b", "docker://redis", "localhost/x", "r.io/a")]
+    ['docker.io/library/redis:7', 'docker.io/a/b', 'docker.io/library/redis', 'localhost/x', 'r.io/a']
+    """
+    image = image.removeprefix("docker://")
+    first, slash, _ = image.partition("/")
+    if not slash:
+        return f"docker.io/library/{image}"
+    is_registry = "." in first or ":" in first or first == "localhost"
+    return image if is_registry else f"docker.io/{image}"
+
+
+def credentials(settings: Settings) -> list[tuple[str, str]]:
+    """Return the header that says who fetches an image."""
+    auth = {name: text for name, text in settings.auth.items() if text}
+    if not auth:
+        return []
+    known = {"username": auth.get("username", ""), "password": auth.get("password", "")}
+    if server := auth.get("server_address"):
+        known["serveraddress"] = server
+    encoded = base64.urlsafe_b64encode(msgspec.json.encode(known)).decode()
+    return [("x-registry-auth", encoded)]
+
+
+def container_name(attempt: Attempt) -> str:
+    """Return the name of an attempt's container: the same each time, so that none is made twice."""
+    task = _UNFIT.sub("-", attempt.task)
+    return f"steward-{attempt.alloc_id}-{task}-{attempt.number}"
+
+
+def labels_of(alloc_id: str, directory: str) -> dict[str, str]:
+    """Return by what the containers of an allocation of this daemon are found."""
+    return {f"{LABEL}.alloc": alloc_id, f"{LABEL}.directory": directory}
+
+
+def container(attempt: Attempt, settings: Settings, limits: Limits, log: str) -> dict[str, object]:
+    """Return what is to be made; `log` is the file for its output. Raises as the driver's `start`."""
+    network = settings.network_mode or ("none" if attempt.network_mode == "none" else "bridge")
+    spec: dict[str, object] = {
+        "name": container_name(attempt),
+        "image": settings.image.removeprefix("docker://"),
+        "env": dict(attempt.env),
+        "labels": {
+            **settings.labels,
+            **labels_of(attempt.alloc_id, attempt.directory),
+            f"{LABEL}.task": attempt.task,
+        },
+        "mounts": [*_mounts(attempt, settings)],
+        "netns": {"nsmode": network},
+        "cap_add": [f"CAP_{one.upper().removeprefix('CAP_')}" for one in settings.cap_add],
+        "cap_drop": [f"CAP_{one.upper().removeprefix('CAP_')}" for one in settings.cap_drop],
+        "no_new_privileges": True,
+        "read_only_filesystem": settings.readonly_rootfs,
+        "restart_policy": "no",
+        "systemd": "false",
+        "terminal": settings.tty,
+        "stdin": settings.interactive,
+        "init": settings.init,
+        "log_configuration": {"driver": "k8s-file", "path": log},
+        "resource_limits": _resources(settings, limits),
+    }
+    words = [settings.command] if settings.command else []
+    given = {
+        "command": [*words, *settings.args],
+        "entrypoint": settings.entrypoint,
+        "work_dir": settings.work_dir or settings.working_dir,
+        "user": attempt.user,
+        "hostname": settings.hostname,
+        "groups": settings.group_add,
+        "hostadd": settings.extra_hosts,
+        "shm_size": _size(settings.shm_size),
+        "portmappings": [*_ports(attempt, settings)] if network != "host" else [],
+        "r_limits": [*_ulimits(settings)],
+        **_names(attempt, settings, network),
+    }
+    return spec | {name: value for name, value in given.items() if value}
+
+
+def _names(attempt: Attempt, settings: Settings, network: str) -> dict[str, object]:
+    """Return where it looks names up; on the machine's own network podman takes no such wishes."""
+    if network in {"host", "none"} and attempt.dns is None:
+        return {}
+    dns = attempt.dns
+    return {
+        "dns_server": settings.dns_servers or list((dns and dns.servers) or ()),
+        "dns_search": settings.dns_search_domains or list((dns and dns.searches) or ()),
+        "dns_option": settings.dns_options or list((dns and dns.options) or ()),
+    }
+
+
+def _resources(settings: Settings, limits: Limits) -> dict[str, object]:
+    cpu: dict[str, object] = {"shares": limits.shares}
+    if limits.cores:
+        cpu["cpus"] = limits.cpus
+    found: dict[str, object] = {"cpu": cpu}
+    if limits.memory_max:
+        memory = {"limit": limits.memory_max, "swap": limits.memory_max}
+        if limits.memory < limits.memory_max:
+            memory["reservation"] = limits.memory
+        found["memory"] = memory
+    processes = limits.processes
+    if settings.pids_limit > 0:
+        processes = min(settings.pids_limit, processes or settings.pids_limit)
+    if processes:
+        found["pids"] = {"limit": processes}
+    return found
+
+
+def _ports(attempt: Attempt, settings: Settings) -> Iterator[dict[str, object]]:
+    """Yield which port of the machine leads to which of the container. Raises `InvalidConfig`."""
+    for label in settings.ports:
+        name = _UNFIT.sub("_", label)
+        try:
+            inside, outside = (
+                whole(attempt.env[f"NOMAD_{kind}_{name}"]) for kind in ("PORT", "HOST_PORT")
+            )
+        except KeyError:
+            raise InvalidConfig(f"ports: {label!r} is no port of the group's network") from None
+        for protocol in ("tcp", "udp"):
+            yield {
+                "container_port": inside,
+                "host_port": outside,
+                "host_ip": attempt.env.get(f"NOMAD_HOST_IP_{name}", ""),
+                "protocol": protocol,
+            }
+
+
+def _mounts(attempt: Attempt, settings: Settings) -> Iterator[dict[str, object]]:
+    """Yield what the task sees of this machine. Raises `InvalidConfig` or `StartFailed`."""
+    home = f"{attempt.directory}/{attempt.task}"
+    yield _bind(f"{attempt.directory}/{SHARED}", f"/{SHARED}", "rw")
+    # No task can put anything in the place of the logs that the daemon reads and writes.
+    yield _bind(f"{attempt.directory}/{SHARED}/logs", f"/{SHARED}/logs", "ro")
+    yield _bind(f"{home}/local", HOME, "rw")
+    yield _bind(f"{home}/{SECRETS}", f"/{SECRETS}", "rw")
+    for one in attempt.mounts:
+        place = os.path.normpath(f"/{one.destination}").replace("//", "/")
+        if place == "/" or any(f"{place}/".startswith(f"{own}/") for own in _OWN):
+            raise InvalidConfig(f"volume {one.name!r} cannot be mounted at {one.destination!r}")
+        if not os.path.isdir(one.source):
+            raise StartFailed(f"volume {one.name!r} is no directory of this machine")
+        yield _bind(one.source, place, "ro" if one.read_only else "rw")
+    for text in settings.volumes:
+        source, colon, rest = text.partition(":")
+        place, _, mode = rest.partition(":")
+        if not source or not colon or not place.startswith("/") or mode not in {"", "ro", "rw"}:
+            raise InvalidConfig(f"volumes: {text!r} is not SOURCE:/DESTINATION or …:ro")
+        yield _bind(os.path.normpath(os.path.join(home, source)), place, mode or "rw")
+    for place in settings.tmpfs:
+        yield {"type": "tmpfs", "destination": place, "source": "tmpfs", "options": ["nosuid"]}
+
+
+def _bind(source: str, destination: str, mode: str) -> dict[str, object]:
+    return {
+        "type": "bind",
+        "source": source,
+        "destination": destination,
+        "options": [mode, "rbind", "rprivate", "nosuid", "nodev"],
+    }
+
+
+def _ulimits(settings: Settings) -> Iterator[dict[str, object]]:
+    for name, text in settings.ulimit.items():
+        soft, _, hard = text.partition(":")
+        try:
+            numbers = whole(soft), whole(hard or soft)
+        except ValueError as error:
+            raise InvalidConfig(f"ulimit: {name} = {text!r}: write SOFT or SOFT:HARD") from error
+        yield {"type": f"RLIMIT_{name.upper()}", "soft": numbers[0], "hard": numbers[1]}
+
+
+def _size(text: str) -> int:
+    """Return bytes of a text such as 64m; 0 of none. Raises `InvalidConfig`."""
+    found = re.fullmatch(r"(\d{1,12})([kmg]?)b?", text.lower())
+    if text and found is None:
+        raise InvalidConfig(f"shm_size: {text!r} is not a size such as 64m")
+    return int(found[1]) * _SIZES[found[2]] if found else 0

@@ -1,0 +1,460 @@
+"""The driver `podman` against a service that is strict, and against the real one where it runs."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from daemon.config import Config
+from daemon.runner.drivers.podman import driver as podman
+from storage.records.base import SECOND
+from storage.records.task import Task
+from storage.store import Store
+from tests.fakes.fakepodman import FakePodman, serve_podman
+from tests.parts.runner.conftest import discard, end_all_of
+from tests.parts.runner.test_inside import Client, run, talking
+from tests.parts.runner.world import World, batch, open_world, script, service, state_of
+
+IMAGE = "localhost/steward-test:1"
+LINGER = "exec sleep 600"
+PROGRAMS = ("sh", "sleep", "cat", "id", "env")
+SETTINGS = """\
+[engine]
+cgroup_manager = "cgroupfs"
+{runtime}
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1000:1000"]
+"""
+
+
+def contained(text: str, name: str = "main", driver: str = "podman", **fields: Any) -> Task:
+    """Return a task that runs a shell script in a container."""
+    more = fields.pop("config", {})
+    block = {"image": IMAGE, "command": "/bin/sh", "args": ["-c", text], "network_mode": "host"}
+    return script(text, name, driver=driver, config={**block, **more}, **fields)
+
+
+@pytest.fixture
+async def fake(tmp_path: Path) -> AsyncIterator[FakePodman]:
+    """A strict service; whatever was asked, it was as documented."""
+    async with serve_podman(str(tmp_path / "podman.sock")) as served:
+        yield served
+    assert served.faults == []
+
+
+@asynccontextmanager
+async def world_of(
+    store: Store, data_dir: Path, socket: Path, **settings: Any
+) -> AsyncIterator[World]:
+    found = await podman.find(str(socket), processes=100, **{"volumes": False, **settings})
+    drivers = {one.name: one for one in found}
+    async with open_world(store, data_dir, drivers=drivers) as world:
+        yield world
+
+
+@pytest.fixture
+async def world(
+    store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
+) -> AsyncIterator[World]:
+    async with world_of(store, data_dir, tmp_path / "podman.sock") as opened:
+        yield opened
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+async def until_printed(world: World, alloc_id: str, text: str = "") -> None:
+    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
+    while not await file.exists() or text not in await file.read_text():  # noqa: ASYNC110
+        await trio.sleep(0.005)
+
+
+# ---- life -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["podman", "docker"])
+async def test_a_container_runs_to_its_end_and_nothing_stays(
+    world: World, fake: FakePodman, name: str
+) -> None:
+    text = "echo out; echo err >&2; printf 'no end'; exit 3"
+    alloc_id = await world.place(batch(contained(text, driver=name)))
+    await world.until_status(alloc_id, "failed")
+    assert ("Terminated", "Exit Code: 3") in world.told(alloc_id)
+    assert world.output(alloc_id) == "out\nno end"
+    assert world.output(alloc_id, kind="stderr") == "err\n"
+    assert fake.containers == {}
+    left = [one for one in os.listdir(world.directory(alloc_id)) if one.startswith(".podman")]
+    assert left == []
+
+
+async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman) -> None:
+    task = contained(LINGER, env={"COLOR": "blue"}, user="1000")
+    alloc_id = await world.place(service(task))
+    await world.until_status(alloc_id, "running")
+    ((name, one),) = fake.containers.items()
+    assert name == f"steward-{alloc_id}-main-0"
+    spec, home = one.spec, world.directory(alloc_id)
+    assert (spec["user"], spec["env"]["COLOR"]) == ("1000", "blue")
+    assert spec["env"]["NOMAD_TASK_DIR"] == "/local"
+    assert spec["no_new_privileges"]
+    assert {(m["source"], m["destination"], m["options"][0]) for m in spec["mounts"]} == {
+        (f"{home}/alloc", "/alloc", "rw"),
+        (f"{home}/alloc/logs", "/alloc/logs", "ro"),
+        (f"{home}/main/local", "/local", "rw"),
+        (f"{home}/main/secrets", "/secrets", "rw"),
+    }
+    assert spec["resource_limits"]["memory"]["limit"] == task.resources.memory_mb << 20
+    assert spec["resource_limits"]["pids"] == {"limit": 100}
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+
+
+async def test_a_stop_signals_and_then_kills(world: World) -> None:
+    text = "trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done"
+    first = await world.place(
+        service(contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND))
+    )
+    await until_printed(world, first, "up")
+    await world.stop(first)
+    await world.until_done(first)
+    assert ("Terminated", "Exit Code: 4") in world.told(first)
+    assert world.output(first) == "up\nbye\n"
+    deaf = contained(f"trap '' INT; echo up; {LINGER}", kill_timeout=SECOND // 10)
+    second = await world.place(service(deaf, job_id="deaf"))
+    await until_printed(world, second, "up")
+    await world.stop(second)
+    await world.until_done(second)
+    assert ("Terminated", "Exit Code: 137, Signal: 9") in world.told(second)
+
+
+async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
+    text = "trap 'echo got' USR1; echo up; while :; do sleep 0.01; done"
+    alloc_id = await world.place(service(contained(text)))
+    await until_printed(world, alloc_id, "up")
+    world.runner.signal(alloc_id, "main", "SIGUSR1")
+    await until_printed(world, alloc_id, "got")
+    world.runner.restart(alloc_id, "main")
+    await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
+    await until_printed(world, alloc_id, "got\nup")
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+
+
+async def test_another_daemon_finds_it_and_what_it_printed_meanwhile(
+    store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
+) -> None:
+    socket, gate = tmp_path / "podman.sock", tmp_path / "gate"
+    os.mkfifo(gate)
+    text = f"echo one; read x <{gate}; echo two; read x <{gate}; exit 5"
+    async with world_of(store, data_dir, socket) as world:
+        alloc_id = await world.place(batch(contained(text)))
+        await until_printed(world, alloc_id, "one")
+    await trio.to_thread.run_sync(gate.write_text, "\n")
+    (one,) = fake.containers.values()
+    while b"two" not in await trio.Path(one.log).read_bytes():  # noqa: ASYNC110
+        await trio.sleep(0.005)
+    async with world_of(store, data_dir, socket) as world:
+        await until_printed(world, alloc_id, "two")
+        await trio.to_thread.run_sync(gate.write_text, "\n")
+        await world.until_done(alloc_id)
+        assert ("Terminated", "Exit Code: 5") in world.told(alloc_id)
+        assert world.output(alloc_id) == "one\ntwo\n"
+        assert world.types(alloc_id).count("Started") == 1
+
+
+async def test_one_that_nobody_knows_any_more_is_removed(world: World, fake: FakePodman) -> None:
+    job = service(contained(LINGER))
+    alloc_id = await world.place(job)
+    await world.until_status(alloc_id, "running")
+    await world.purge(job)
+    await world.until_no_directory(alloc_id)
+    assert fake.containers == {}
+
+
+async def test_a_container_that_somebody_has_removed_has_failed(
+    world: World, fake: FakePodman
+) -> None:
+    alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
+    await until_printed(world, alloc_id, "up")
+    (one,) = fake.containers.values()
+    fake.containers.clear()
+    assert one.process is not None
+    one.process.kill()
+    await world.until_status(alloc_id, "failed")
+    assert "the container was removed" in str(world.told(alloc_id))
+
+
+async def test_a_kill_for_memory_is_told(world: World, fake: FakePodman) -> None:
+    alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
+    await until_printed(world, alloc_id, "up")
+    (one,) = fake.containers.values()
+    one.oom = True
+    assert one.process is not None
+    one.process.kill()
+    await world.until_status(alloc_id, "failed")
+    (end,) = [event for event in world.events(alloc_id) if event.type == "Terminated"]
+    assert (end.details or {})["oom_killed"] == "true"
+    assert "OOM Killed" in end.display_message
+
+
+async def test_what_it_uses_is_podmans_to_say(world: World) -> None:
+    alloc_id = await world.place(service(contained(LINGER)))
+    await world.until_status(alloc_id, "running")
+    used = (await world.runner.usage(alloc_id)).tasks["main"].resource_usage
+    assert used.memory_stats.usage == 4096
+    await world.stop(alloc_id)
+    await world.until_done(alloc_id)
+    assert (await world.runner.usage(alloc_id)).tasks == {}
+
+
+# ---- images -----------------------------------------------------------------------------------------
+
+
+async def test_an_image_that_is_not_there_is_fetched_by_its_full_name(
+    world: World, fake: FakePodman
+) -> None:
+    fake.shelf.add("docker.io/library/tool:2")
+    auth = [{"username": "me", "password": "word"}]  # as a block of a job file
+    task = contained("echo ran", config={"image": "tool:2", "auth": auth})
+    alloc_id = await world.place(batch(task))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "ran\n"
+    ((reference, who),) = fake.pulled
+    assert reference == "docker.io/library/tool:2"
+    assert json.loads(base64.urlsafe_b64decode(who)) == {"username": "me", "password": "word"}
+
+
+async def test_an_image_that_there_is_not_fails_the_task(world: World) -> None:
+    alloc_id = await world.place(batch(contained("", config={"image": "no/such"})))
+    await world.until_status(alloc_id, "failed")
+    assert "manifest unknown" in dict(world.told(alloc_id))["Driver Failure"]
+
+
+async def test_an_image_is_fetched_anew_where_the_task_wants_that(
+    world: World, fake: FakePodman
+) -> None:
+    fake.shelf.add(IMAGE)
+    alloc_id = await world.place(batch(contained("true", config={"force_pull": True})))
+    await world.until_done(alloc_id)
+    assert [reference for reference, _ in fake.pulled] == [IMAGE]
+
+
+async def test_a_command_that_does_not_exist_is_told(world: World, fake: FakePodman) -> None:
+    alloc_id = await world.place(batch(contained("", config={"command": "/no/such"})))
+    await world.until_status(alloc_id, "failed")
+    assert "/no/such" in dict(world.told(alloc_id))["Driver Failure"]
+    assert fake.containers == {}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"privileged": True},
+        {"pid_mode": "host"},
+        {"ipc_mode": "host"},
+        {"userns_mode": "host"},
+        {"network_mode": "container:other"},
+        {"cap_add": ["SYS_ADMIN"]},
+        {"volumes": ["/etc:/etc2"]},
+        {"devices": ["/dev/sda"]},
+        {"ports": ["none"]},
+        {"ulimit": {"nofile": "many"}},
+        {"shm_size": "big"},
+    ],
+)
+async def test_no_setting_leads_out(world: World, fake: FakePodman, block: Any) -> None:
+    alloc_id = await world.place(
+        batch(contained("true", config={"network_mode": "bridge", **block}))
+    )
+    await world.until_status(alloc_id, "failed")
+    assert "Failed Validation" in world.types(alloc_id)
+    assert fake.containers == {}
+
+
+async def test_volumes_are_bound_where_the_agent_allows_it(
+    store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
+) -> None:
+    async with world_of(store, data_dir, tmp_path / "podman.sock", volumes=True) as world:
+        volumes = ["/srv:/data:ro", "local/x:/x"]
+        alloc_id = await world.place(service(contained(LINGER, config={"volumes": volumes})))
+        await world.until_status(alloc_id, "running")
+        (one,) = fake.containers.values()
+        bound = {m["destination"]: (m["source"], m["options"][0]) for m in one.spec["mounts"]}
+        assert bound["/data"] == ("/srv", "ro")
+        assert bound["/x"] == (f"{world.directory(alloc_id)}/main/local/x", "rw")
+        await world.stop(alloc_id)
+        await world.until_done(alloc_id)
+
+
+# ---- commands inside ----------------------------------------------------------------------------------
+
+
+async def test_a_command_runs_inside_and_says_how_it_ended(world: World) -> None:
+    alloc_id = await world.place(service(contained("echo up; " + LINGER, env={"COLOR": "blue"})))
+    await until_printed(world, alloc_id, "up")
+    client = await run(world, alloc_id, "sh", "-c", "echo $COLOR; echo bad >&2; exit 7")
+    assert client.seen() == "blue\n"
+    assert client.seen("stderr") == "bad\n"
+    assert client.others[-1]["result"] == {"exit_code": 7}
+    talker = Client()
+    async with talking(world, alloc_id, ["cat"], talker):
+        talker.type("to and fro\n")
+        await talker.until_seen("to and fro")
+        talker.end_input()
+    assert talker.others[-1]["exited"]
+
+
+async def test_who_goes_away_takes_the_command_along(world: World, fake: FakePodman) -> None:
+    alloc_id = await world.place(service(contained("echo up; " + LINGER)))
+    await until_printed(world, alloc_id, "up")
+    client = Client()
+    async with talking(world, alloc_id, ["sh", "-c", f"echo on; {LINGER}"], client, tty=True):
+        client.say({"tty_size": {"height": 40, "width": 100}})
+        await client.until_seen("on")
+        while not fake.sizes:  # noqa: ASYNC110  # the fake rings no bell
+            await trio.sleep(0.005)
+        client.leave()
+    assert fake.sizes == [("40", "100")]
+    (command,) = fake.commands
+    while command not in fake.codes:  # noqa: ASYNC110
+        await trio.sleep(0.005)
+    assert fake.codes[command] == 137
+
+
+# ---- where there is none --------------------------------------------------------------------------------
+
+
+async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
+    for found in await podman.find(str(tmp_path / "no.sock"), volumes=False, processes=0):
+        assert found.fingerprint().trouble == f"there is no socket of podman at {tmp_path}/no.sock"
+    deaf = trio.socket.socket(trio.socket.AF_UNIX)
+    await deaf.bind(str(tmp_path / "deaf.sock"))
+    deaf.close()
+    (one, _) = await podman.find(str(tmp_path / "deaf.sock"), volumes=False, processes=0)
+    assert "podman does not answer at" in one.fingerprint().trouble
+
+
+async def test_a_node_says_which_podman_it_has(world: World) -> None:
+    node = world.node()
+    for name in ("podman", "docker"):
+        assert node.drivers[name].healthy
+        assert node.attributes[f"driver.{name}.version"] == "4.3.1"
+        limits = {one.name: one.enforced for one in node.limits(name)}
+        assert limits == {"cpu": True, "memory": True, "processes": True, "cores": False}
+
+
+def test_the_socket_is_where_podman_has_it_unless_told_otherwise() -> None:
+    assert Config(podman_socket="none").podman_service == ""
+    assert Config(podman_socket="/x").podman_service == "/x"
+    assert Config().podman_service.endswith("/podman/podman.sock")
+
+
+# ---- the real one -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def real(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    """A node with a podman of its own, and an image of this machine's shell."""
+    program = shutil.which("podman")
+    if program is None or os.geteuid() != 0:
+        pytest.skip("podman is not installed, or this is not root")
+    place = data_dir / "podman"
+    place.mkdir()
+    runtime = 'runtime = "runc"' if shutil.which("runc") else ""
+    (place / "containers.conf").write_text(SETTINGS.format(runtime=runtime))
+    env = {**os.environ, "CONTAINERS_CONF": str(place / "containers.conf")}
+    # Podman takes no long path here.
+    short = Path(await trio.to_thread.run_sync(partial(tempfile.mkdtemp, prefix="p-")))
+    where = [f"--root={place}/root", f"--runroot={short}", "--storage-driver=vfs"]
+    line = [program, *where]
+    trial = [*line, "run", "--rm", "--network=host", IMAGE, "/bin/sh", "-c", "echo runs"]
+
+    def prepare() -> str:
+        """Return why containers cannot be run here, or nothing."""
+        packed = image(place / "image")
+        made = subprocess.run([*line, "import", packed, IMAGE], env=env, capture_output=True)
+        ran = subprocess.run(trial, env=env, capture_output=True)
+        return "" if ran.stdout == b"runs\n" else (made.stderr + ran.stderr).decode()[-300:]
+
+    if why := await trio.to_thread.run_sync(prepare):
+        pytest.skip(f"podman runs no containers here: {why}")
+    socket = place / "podman.sock"
+    service = await trio.lowlevel.open_process(
+        [*line, "system", "service", "--time=0", f"unix://{socket}"], env=env
+    )
+    try:
+        while not await trio.Path(socket).exists():  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        async with world_of(store, data_dir, socket) as world:
+            yield world
+    finally:
+        service.terminate()
+        await service.wait()
+        with trio.CancelScope(shield=True):
+            await trio.run_process([*line, "rm", "--all", "--force"], env=env, capture_stdout=True)
+            await trio.to_thread.run_sync(partial(shutil.rmtree, short, ignore_errors=True))
+
+
+def image(folder: Path) -> str:
+    """Return an archive with a shell and a few programs of this machine, and their libraries."""
+    (folder / "bin").mkdir(parents=True)
+    for name in PROGRAMS:
+        program = os.path.realpath(shutil.which(name) or "")
+        shutil.copy(program, folder / "bin" / name)
+        said = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+        for library in (word for word in said.split() if word.startswith("/")):
+            target = folder / library.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, target)
+    packed = f"{folder}.tar"
+    subprocess.run(["tar", "-C", str(folder), "-cf", packed, "."], check=True)
+    return packed
+
+
+async def test_the_real_podman_does_the_same(real: World) -> None:
+    text = "echo out; echo err >&2; echo kept >/local/f; id -u; exit 3"
+    first = await real.place(batch(contained(text)))
+    await real.until_status(first, "failed")
+    assert ("Terminated", "Exit Code: 3") in real.told(first)
+    assert real.output(first) == "out\n0\n"
+    assert real.output(first, kind="stderr") == "err\n"
+    assert (real.directory(first) / "main/local/f").read_text() == "kept\n"
+
+    text = (
+        "trap 'echo got' USR1; trap 'echo bye; exit 4' TERM; echo up; while :; do sleep 0.01; done"
+    )
+    task = contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND, env={"COLOR": "blue"})
+    second = await real.place(service(task, job_id="second"))
+    await until_printed(real, second, "up")
+    real.runner.signal(second, "main", "SIGUSR1")
+    await until_printed(real, second, "got")
+    used = (await real.runner.usage(second)).tasks["main"].resource_usage
+    assert used.memory_stats.measured == ("Usage",)
+    client = await run(real, second, "/bin/sh", "-c", "echo $COLOR; echo bad >&2; exit 7")
+    assert (client.seen(), client.seen("stderr")) == ("blue\n", "bad\n")
+    assert client.others[-1]["result"] == {"exit_code": 7}
+    talker = Client()
+    async with talking(real, second, ["/bin/cat"], talker):
+        talker.type("to and fro\n")
+        await talker.until_seen("to and fro")
+        talker.end_input()
+    assert talker.others[-1]["exited"]
+    terminal = await run(real, second, "/bin/sh", "-c", "test -t 0 && echo yes", tty=True)
+    assert terminal.seen() == "yes\r\n"
+    await real.stop(second)
+    await real.until_done(second)
+    assert ("Terminated", "Exit Code: 4") in real.told(second)
+    assert real.output(second) == "up\ngot\nbye\n"
+
+    missing = await real.place(batch(contained("", config={"command": "/no/such"}), job_id="third"))
+    await real.until_status(missing, "failed")
+    assert "/no/such" in dict(real.told(missing))["Driver Failure"]
