@@ -42,7 +42,9 @@ async def drivers_of(
     most = config.task_processes
     raw = (holding, inherited, limits, most) if config.raw_exec_limits else (groups, inherited)
     found: list[Driver] = [RawExec(*raw), Exec(holding, inherited, limits, most)]
-    found += await podman.find(config.podman_service, volumes=config.podman_volumes, processes=most)
+    found += await podman.find(
+        config.podman_service, inherited, volumes=config.podman_volumes, processes=most
+    )
     if config.dev:
         found.append(MockDriver())
     return {driver.name: driver for driver in found}

@@ -56,7 +56,9 @@ async def fake(tmp_path: Path) -> AsyncIterator[FakePodman]:
 async def world_of(
     store: Store, data_dir: Path, socket: Path, **settings: Any
 ) -> AsyncIterator[World]:
-    found = await podman.find(str(socket), processes=100, **{"volumes": False, **settings})
+    inherited = {"PATH": "/the/agents"}
+    wanted = {"volumes": False, **settings}
+    found = await podman.find(str(socket), inherited, processes=100, **wanted)
     drivers = {one.name: one for one in found}
     async with open_world(store, data_dir, drivers=drivers) as world:
         yield world
@@ -97,7 +99,8 @@ async def test_a_container_runs_to_its_end_and_nothing_stays(
 
 
 async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman) -> None:
-    task = contained(LINGER, env={"COLOR": "blue"}, user="1000")
+    env = {"COLOR": "blue", "PATH": "/the/agents"}
+    task = contained(LINGER, env=env, user="1000")
     alloc_id = await world.place(service(task))
     await world.until_status(alloc_id, "running")
     ((name, one),) = fake.containers.items()
@@ -105,6 +108,7 @@ async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman)
     spec, home = one.spec, world.directory(alloc_id)
     assert (spec["user"], spec["env"]["COLOR"]) == ("1000", "blue")
     assert spec["env"]["NOMAD_TASK_DIR"] == "/local"
+    assert "PATH" not in spec["env"]  # the agent's means nothing in an image
     assert spec["no_new_privileges"]
     assert {(m["source"], m["destination"], m["options"][0]) for m in spec["mounts"]} == {
         (f"{home}/alloc", "/alloc", "rw"),
@@ -334,12 +338,12 @@ async def test_who_goes_away_takes_the_command_along(world: World, fake: FakePod
 
 
 async def test_where_podman_is_not_a_node_says_why(tmp_path: Path) -> None:
-    for found in await podman.find(str(tmp_path / "no.sock"), volumes=False, processes=0):
+    for found in await podman.find(str(tmp_path / "no.sock"), {}, volumes=False, processes=0):
         assert found.fingerprint().trouble == f"there is no socket of podman at {tmp_path}/no.sock"
     deaf = trio.socket.socket(trio.socket.AF_UNIX)
     await deaf.bind(str(tmp_path / "deaf.sock"))
     deaf.close()
-    (one, _) = await podman.find(str(tmp_path / "deaf.sock"), volumes=False, processes=0)
+    (one, _) = await podman.find(str(tmp_path / "deaf.sock"), {}, volumes=False, processes=0)
     assert "podman does not answer at" in one.fingerprint().trouble
 
 

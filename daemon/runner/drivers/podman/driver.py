@@ -6,6 +6,7 @@ attempt it is. It is removed when its end was seen; one that nobody knows any mo
 
 import logging
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import trio
@@ -47,7 +48,10 @@ _log = logging.getLogger("steward.runner")
 
 
 class PodmanDriver:
-    """The driver. `found` is what podman said of itself, or why it cannot be used."""
+    """The driver. `found` is what podman said of itself, or why it cannot be used.
+
+    `inherited` is what tasks get of the agent's environment: an image has its own.
+    """
 
     def __init__(
         self,
@@ -55,10 +59,12 @@ class PodmanDriver:
         podman: Podman,
         found: Info | str,
         *,
+        inherited: Mapping[str, str] = MappingProxyType({}),
         volumes: bool = False,
         processes: int = 0,
     ) -> None:
         self.name = name
+        self._inherited = inherited
         self._podman, self._found = podman, found
         self._volumes, self._processes = volumes, processes
 
@@ -106,7 +112,12 @@ class PodmanDriver:
             self._found.host.cgroup_controllers or ()
         ):
             limits = msgspec.structs.replace(limits, cores=())
-        wanted = spec.container(attempt, settings, limits, _output(attempt))
+        env = {
+            name: text for name, text in attempt.env.items() if self._inherited.get(name) != text
+        }
+        wanted = spec.container(
+            msgspec.structs.replace(attempt, env=env), settings, limits, _output(attempt)
+        )
         name = spec.container_name(attempt)
         try:
             if await self._podman.find(name) is None:
@@ -299,7 +310,9 @@ def how_it_ended(found: Container) -> Exit:
     )
 
 
-async def find(socket: str, *, volumes: bool, processes: int) -> list[PodmanDriver]:
+async def find(
+    socket: str, inherited: Mapping[str, str], *, volumes: bool, processes: int
+) -> list[PodmanDriver]:
     """Return the driver under both of its names, with what podman says at a socket of itself."""
     podman = Podman(socket)
     if not socket or not await trio.Path(socket).exists():
@@ -312,5 +325,6 @@ async def find(socket: str, *, volumes: bool, processes: int) -> list[PodmanDriv
         except PodmanFailed as error:
             found = str(error)
     return [
-        PodmanDriver(name, podman, found, volumes=volumes, processes=processes) for name in _NAMES
+        PodmanDriver(name, podman, found, inherited=inherited, volumes=volumes, processes=processes)
+        for name in _NAMES
     ]
