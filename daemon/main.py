@@ -144,6 +144,7 @@ async def _run_parts(
         from daemon.api.routes import ROUTES
         from daemon.backups import open_backups
         from daemon.evals.gc import retention
+        from daemon.evals.listeners import listening
         from daemon.evals.worker import open_evals
         from daemon.identity.door import open_door
         from daemon.jobs.children import open_children
@@ -178,7 +179,7 @@ async def _run_parts(
                 store, clock, config, ids, issuer, variables, TaskTokens(store, tokens, clock)
             )
         )
-        await parts.enter_async_context(open_evals(store, clock, ids, retention(config)))
+        await parts.enter_async_context(open_evals(store, clock, ids, retention(config), listening))
         await parts.enter_async_context(open_periodic(store, clock, ids))
         await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))

@@ -10,7 +10,7 @@ from storage.queries.holdings import Held
 from storage.readers import Snapshot
 from storage.records.allocation import AllocatedResources, Allocation
 from storage.records.evaluation import Evaluation
-from storage.records.job import JobType
+from storage.records.job import Job, JobType
 from storage.records.node import Node
 
 
@@ -66,6 +66,21 @@ def with_placed(
     for one in placed:
         by_node.setdefault(one.node_id, []).append(one.placement.resources)
     return tuple(_and(state, by_node.get(state.node.id, [])) for state in states)
+
+
+def takes_dynamic_ports(job: Job) -> bool:
+    """Tell whether the allocations of a job get dynamic ports."""
+    return any(
+        network.dynamic_ports
+        for group in job.task_groups or ()
+        for networks in (group.networks, *(task.resources.networks for task in group.tasks or ()))
+        for network in networks or ()
+    )
+
+
+def with_listening(states: tuple[NodeState, ...], ports: frozenset[int]) -> tuple[NodeState, ...]:
+    """Return the nodes, all on this machine, with the ports on which somebody listens."""
+    return tuple(msgspec.structs.replace(state, listening=ports) for state in states)
 
 
 def _and(state: NodeState, more: list[AllocatedResources]) -> NodeState:

@@ -5,7 +5,7 @@ at twice at once. What waits for its time or for room stays in the file and cost
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -19,7 +19,13 @@ from daemon.evals.deployments import watch_deployments
 from daemon.evals.gc import Retention, collect_garbage
 from daemon.evals.nodes import watch_drains
 from daemon.evals.openings import Openings
-from daemon.evals.state import load, node_states, with_placed
+from daemon.evals.state import (
+    load,
+    node_states,
+    takes_dynamic_ports,
+    with_listening,
+    with_placed,
+)
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
 from storage.errors import StorageFull
@@ -31,6 +37,8 @@ from storage.store import Store
 
 log = logging.getLogger("steward.evals")
 
+Listening = Callable[[], frozenset[int]]
+
 # More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
 _AT_ONCE = 16
 _DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
@@ -38,11 +46,18 @@ _DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is fu
 
 @asynccontextmanager
 async def open_evals(
-    store: Store, clock: Clock, ids: Iterator[str], kept: Retention
+    store: Store,
+    clock: Clock,
+    ids: Iterator[str],
+    kept: Retention,
+    listening: Listening = frozenset,
 ) -> AsyncIterator[None]:
-    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection."""
+    """Run the worker, the watchers of deployments and drained nodes, and the garbage collection.
+
+    `listening` tells on which ports of the machine somebody listens.
+    """
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_work, store, clock, ids)
+        nursery.start_soon(_work, store, clock, ids, listening)
         nursery.start_soon(watch_deployments, store, clock, ids)
         nursery.start_soon(watch_drains, store, clock, ids)
         nursery.start_soon(collect_garbage, store, clock, kept)
@@ -50,7 +65,7 @@ async def open_evals(
         nursery.cancel_scope.cancel()
 
 
-async def _work(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+async def _work(store: Store, clock: Clock, ids: Iterator[str], listening: Listening) -> None:
     while True:
         with store.watch("evaluations/", evaluations.ROOM, "nodes/") as change:
             now = clock.now()
@@ -62,7 +77,7 @@ async def _work(store: Store, clock: Clock, ids: Iterator[str]) -> None:
                     await change.wait()
                 continue
         try:
-            await process(store, chosen, clock, ids)
+            await process(store, chosen, clock, ids, listening)
         except* StorageFull as errors:
             log.warning("%d evaluations wait: %s", len(chosen), errors.exceptions[0])
             await trio.sleep(_DISK_FULL_PAUSE)
@@ -90,7 +105,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def process(
-    store: Store, chosen: Sequence[Evaluation], clock: Clock, ids: Iterator[str]
+    store: Store,
+    chosen: Sequence[Evaluation],
+    clock: Clock,
+    ids: Iterator[str],
+    listening: Listening = frozenset,
 ) -> None:
     """Decide about evaluations of different jobs at one moment, and store their plans.
 
@@ -98,19 +117,25 @@ async def process(
     One that came too late is dropped: its evaluation is still there to be taken again.
     """
     now = clock.now()
-    decisions = store.read(partial(_decide_all, chosen=chosen, now=now, ids=ids))
+    decide = partial(_decide_all, chosen=chosen, now=now, ids=ids, listening=listening)
+    decisions = store.read(decide)
     async with trio.open_nursery() as nursery:
         for decision in decisions:
             nursery.start_soon(_keep, store, decision, now)
 
 
 def _decide_all(
-    db: Snapshot, *, chosen: Sequence[Evaluation], now: int, ids: Iterator[str]
+    db: Snapshot,
+    *,
+    chosen: Sequence[Evaluation],
+    now: int,
+    ids: Iterator[str],
+    listening: Listening = frozenset,
 ) -> list[Decision]:
     decisions, nodes = [], node_states(db)
     for evaluation in chosen:
         with origin.serving(evaluations.request_id(db, evaluation.id)):
-            decision = _decide(db, evaluation, nodes, now, ids)
+            decision = _decide(db, evaluation, nodes, now, ids, listening)
         decisions.append(decision)
         if decision.plan is None:
             continue
@@ -126,8 +151,11 @@ def _decide(
     nodes: tuple[NodeState, ...],
     now: int,
     ids: Iterator[str],
+    listening: Listening,
 ) -> Decision:
     state = load(db, evaluation, nodes)
+    if state.job is not None and takes_dynamic_ports(state.job):
+        state = msgspec.structs.replace(state, nodes=with_listening(state.nodes, listening()))
     try:
         # Inline: a decision takes a fraction of a millisecond (bench/schedule.py).
         plan = decide(db, state, evaluation, now=now, ids=ids)

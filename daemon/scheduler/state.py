@@ -15,7 +15,8 @@ from storage.records.node import Node
 class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """A node and what allocations that have not ended hold on it, those of this job included.
 
-    CPU in MHz, memory and disk in MB; `allocations` is how many they are. Whole cores and
+    CPU in MHz, memory and disk in MB; `allocations` is how many they are. On the ports `listening`
+    somebody is at the moment: no dynamic one is taken among them while there are others. Whole cores and
     devices of this job's allocations may be left out: the scheduler sees them there.
     """
 
@@ -24,6 +25,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     disk: int = 0
     ports: frozenset[int] = frozenset()
+    listening: frozenset[int] = frozenset()
     cores: frozenset[int] = frozenset()
     devices: frozenset[str] = frozenset()
     allocations: int = 0

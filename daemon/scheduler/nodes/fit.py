@@ -122,6 +122,7 @@ class Room:
         self.memory = self.capacity_memory - state.memory
         self.disk = capacity_disk - state.disk
         self._ports = ports.reserved(state.node) | state.ports
+        self._listening = state.listening
         self._dynamic = ports.dynamic_range(state.node)
         self._free_dynamic = len(self._dynamic) - self._dynamic_among(self._ports)
         self._devices: set[str] = set(state.devices)
@@ -243,7 +244,9 @@ class Room:
         if need.fixed is not None:
             return need.fixed
         group = need.group
-        chooser = ports.Chooser(self.node, self._ports, need.networks, allocation_id)
+        chooser = ports.Chooser(
+            self.node, self._ports, need.networks, allocation_id, self._listening
+        )
         networks, flat = self._networks((group.networks or [])[:1], region, chooser)
         cores = iter(sorted(self._cores))
         offers = iter(devices.choose(self._kinds, need.devices, self._devices) or ())

@@ -6,6 +6,7 @@ the same each time it is made, while a port that just became free is rarely take
 """
 
 from collections.abc import Iterable, Set
+from itertools import chain
 from zlib import crc32
 
 from daemon.scheduler.nodes.constraints import resolve
@@ -73,8 +74,19 @@ def collisions(networks: Iterable[Network], used: Set[int]) -> int:
 class Chooser:
     """Takes free ports of one node for one allocation, after `lack` found that there are enough."""
 
-    def __init__(self, node: Node, used: Set[int], networks: Iterable[Network], seed: str) -> None:
-        """`networks` are all that the allocation asks for; `seed` is its id."""
+    def __init__(
+        self,
+        node: Node,
+        used: Set[int],
+        networks: Iterable[Network],
+        seed: str,
+        avoided: Set[int] = frozenset(),
+    ) -> None:
+        """`networks` are all that the allocation asks for; `seed` is its id.
+
+        What is `avoided` is taken when nothing else is free.
+        """
+        self._avoided = avoided
         self._range = dynamic_range(node)
         self._used = used
         self._seed = seed
@@ -90,7 +102,10 @@ class Chooser:
         size = len(self._range)
         start = crc32(f"{self._seed} {label}".encode()) % size
         places = (self._range[place % size] for place in range(start, start + size))
-        value = next(one for one in places if one not in self._used and one not in self._taken)
+        free = (one for one in places if one not in self._used and one not in self._taken)
+        first = next(free)
+        others = (one for one in chain([first], free) if one not in self._avoided)
+        value = next(others, first)
         self._taken.add(value)
         return value
 

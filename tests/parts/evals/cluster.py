@@ -47,6 +47,7 @@ class Cluster:
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock, self.ids = store, Ticking(), ids()
+        self.listening: frozenset[int] = frozenset()  # ports that somebody has
 
     async def join(self, *members: Node) -> None:
         def work(tx: Transaction) -> None:
@@ -74,7 +75,7 @@ class Cluster:
         done = []
         while (found := self.next()) is not None:
             done.append(found.id)
-            await process(self.store, [found], self.clock, self.ids)
+            await process(self.store, [found], self.clock, self.ids, lambda: self.listening)
         return done
 
     def next(self) -> Evaluation | None:

@@ -221,6 +221,16 @@ async def test_plans_that_are_made_together_take_different_ports(cluster: Cluste
     assert len(held) == len(set.union(*held)) == 3
 
 
+async def test_a_dynamic_port_is_none_on_which_a_stranger_listens(cluster: Cluster) -> None:
+    free = 20007
+    cluster.listening = frozenset(range(20000, 32001)) - {free}
+    network = Network(mode="host", dynamic_ports=[Port(label="http")])
+    await cluster.register(job("web", group("web", networks=[network])))
+    await cluster.work()
+    (placed,) = cluster.wanted()
+    assert placed.placement.resources.ports == {free}
+
+
 async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

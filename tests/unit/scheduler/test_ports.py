@@ -103,6 +103,27 @@ def test_ports_that_cannot_be_had_are_named(network: Network, here: Node, dimens
     assert plan_of(network, here=here).failed["web"].dimension_exhausted == {dimension: 1}
 
 
+@pytest.mark.parametrize(
+    ("listening", "taken"),
+    [
+        ({20000}, [20001]),
+        ({20001}, [20000]),
+        ({20000, 20001}, [20000, 20001]),  # then it is tried all the same
+    ],
+)
+def test_a_dynamic_port_is_taken_where_nobody_listens(
+    listening: set[int], taken: list[int]
+) -> None:
+    world = World(with_range(20000, 20001), listening=frozenset(listening))
+    (placed,) = world.run(job("web", group("web", networks=[dynamic(1)]))).place
+    assert placed.placement.resources.ports <= set(taken)
+
+
+def test_a_static_port_is_given_whoever_listens_there() -> None:
+    world = World(node(), listening=frozenset({8080}))
+    assert len(world.run(job("web", group("web", networks=[static(8080)]))).place) == 1
+
+
 def test_a_static_port_is_given_once_per_node() -> None:
     plan = plan_of(static(8080), count=2)
     assert len(plan.place) == 1

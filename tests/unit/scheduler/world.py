@@ -100,7 +100,13 @@ def held(node: Node, allocations: Iterable[Allocation]) -> NodeState:
 class World:
     """A cluster with one job, and the other allocations that are in its way."""
 
-    def __init__(self, *nodes: Node, others: Iterable[Allocation] = ()) -> None:
+    def __init__(
+        self,
+        *nodes: Node,
+        others: Iterable[Allocation] = (),
+        listening: frozenset[int] = frozenset(),
+    ) -> None:
+        self.listening = listening
         self.nodes = {one.id: one for one in nodes or (node(),)}
         self.now = NOW
         self.index = 10
@@ -118,7 +124,10 @@ class World:
         return ClusterState(
             index=self.index,
             job=self.job,
-            nodes=tuple(held(one, known) for one in self.nodes.values()),
+            nodes=tuple(
+                msgspec.structs.replace(held(one, known), listening=self.listening)
+                for one in self.nodes.values()
+            ),
             allocations=tuple(self.allocations.values()),
             versions=self.versions,
             deployment=self.deployments[-1] if self.deployments else None,
