@@ -38,8 +38,9 @@ def test_every_route_is_described(path: str) -> None:
     assert f"`{path}`" in (DOCS / "api.md").read_text()
 
 
-def test_every_attack_names_tests_that_exist() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "security.md").read_text())
+@pytest.mark.parametrize("page", ["security.md", "drivers.md"])
+def test_every_attack_and_fault_names_tests_that_exist(page: str) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / page).read_text())
     assert named
     missing = {
         f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()
