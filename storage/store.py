@@ -5,6 +5,7 @@ to know of a change watches a topic first, reads, and waits.
 """
 
 import fcntl
+import logging
 import os
 import sqlite3
 import time
@@ -17,7 +18,7 @@ from typing import TypeVar
 import trio
 
 from storage import origin, schema
-from storage.errors import StorageLocked, StorageUnusable
+from storage.errors import StorageFull, StorageLocked, StorageUnusable, leaves
 from storage.readers import Reader, Snapshot
 from storage.watch import Topics, Watch
 from storage.writer import Transaction, Writer, storage_error
@@ -29,7 +30,10 @@ _LOCK_NAME = "steward.lock"
 _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
 # What belongs to a request, not to the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
+_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 _LONG_READS = 2  # at a time; more would only wait for the interpreter lock
+
+_log = logging.getLogger("steward.store")
 
 
 class Store:
@@ -114,6 +118,19 @@ def noting(note: Callable[[Transaction], None]) -> Iterator[None]:
         yield
     finally:
         _NOTE.reset(before)
+
+
+@asynccontextmanager
+async def unless_full(what: str) -> AsyncIterator[None]:
+    """Do what is in the block; if the disk is full, say that `what` waits, and rest for a moment.
+
+    For what the daemon does by itself, again and again: a full disk must not end it.
+    """
+    try:
+        yield
+    except* StorageFull as errors:
+        _log.warning("%s: %s", what, next(leaves(errors)))
+        await trio.sleep(_FULL_PAUSE)
 
 
 @asynccontextmanager

@@ -23,12 +23,12 @@ from daemon.acl.auditsinks import FileSink, JournalSink, Sink, copy_to
 from daemon.acl.seal import Seal
 from daemon.clock import Clock
 from daemon.config import Config
-from storage.errors import StorageError
+from storage.errors import StorageError, StorageFull
 from storage.queries import audit, secrets
 from storage.queries.collection import ANY_NUMBER
 from storage.records.audit import AuditEntry
 from storage.records.base import HOUR, SECOND
-from storage.store import Store, noting
+from storage.store import Store, noting, unless_full
 from storage.writer import Transaction
 
 MAX_WAITING = 1000  # refusals that are not written yet
@@ -89,7 +89,8 @@ class Audit:
         while True:
             await self._arrived.wait()
             await trio.sleep(_GATHER)
-            await self.flush()
+            async with unless_full("refusals are not written"):
+                await self.flush()
 
     async def flush(self) -> None:
         """Write what is waiting."""
@@ -111,15 +112,23 @@ class Audit:
             for entry in waiting:
                 audit.add(tx, entry)
 
-        if waiting:
+        if not waiting:
+            return
+        try:
             await self._store.write(write)
+        except StorageFull:
+            self._waiting = [*waiting, *self._waiting]
+            self._arrived.set()
+            raise
 
     async def trim(self, retention: int, kept: int) -> None:
         """Remove what is older than `retention` nanoseconds, or beyond the newest `kept`, every hour."""
         while True:
             before = self._clock.now() - retention
-            while await self._store.write(partial(audit.trim, before=before, most=STEP, kept=kept)):
-                pass
+            async with unless_full("nothing is removed from the audit"):
+                step = partial(audit.trim, before=before, most=STEP, kept=kept)
+                while await self._store.write(step):
+                    pass
             await trio.sleep(_TRIM_EVERY)
 
 

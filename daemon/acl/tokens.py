@@ -30,7 +30,7 @@ from storage.readers import Snapshot
 from storage.records.acl import Token, TokenKind
 from storage.records.base import SECOND
 from storage.records.workload import Workload
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.acl")
@@ -229,8 +229,9 @@ class Tokens:
             # From here on every end that is noted counts: what is read below may lack its token.
             self._sooner, self._looks_at = trio.Event(), _NEVER
             now = self._clock.now()
-            while await self._store.write(partial(_remove_ended, now=now)):
-                pass
+            async with unless_full("tokens that have ended are not removed"):
+                while await self._store.write(partial(_remove_ended, now=now)):
+                    pass
             self._looks_at = self._next_look(now)
             with trio.move_on_after((self._looks_at - now) / SECOND):
                 await self._sooner.wait()

@@ -20,7 +20,7 @@ from storage.readers import Snapshot
 from storage.records.allocation import ClientStatus, DesiredStatus
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 
@@ -62,9 +62,9 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        await store.write(
-            partial(_advance, deployment_id=watched.id, now=clock.now(), eval_id=next(ids))
-        )
+        work = partial(_advance, deployment_id=watched.id, now=now, eval_id=next(ids))
+        async with unless_full(f"deployment {watched.id} waits"):
+            await store.write(work)
 
 
 def _look(db: Snapshot, *, deployment_id: str, now: int) -> tuple[Deployment, Verdict] | None:

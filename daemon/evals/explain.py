@@ -29,7 +29,13 @@ def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
     job = jobs.current(db, namespace, job_id)
     if job is None:
         return None
-    found = allocations.considered(db, namespace, job_id, ended=job.type == JobType.BATCH)
+    batch = job.type == JobType.BATCH
+    found = [
+        one
+        for one in allocations.considered(db, namespace, job_id, ended=batch)
+        # A new version of work that ends runs all of it anew, whatever became of the old one.
+        if not (batch and one.job_version != job.version and one.client_terminal)
+    ]
     return Explanation(
         job_id=job_id,
         namespace=namespace,
@@ -51,8 +57,10 @@ def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason
         message = "it is a parent: each dispatch of it runs as a child"
         yield Reason(cause=Cause.DISPATCH, message=message)
     else:
+        versions = {one.job_version for one in found} - {job.version}
         case = _Case(
             job=job,
+            versions={one: jobs.version(db, job.namespace, job.id, one) for one in versions},
             allocations=found,
             waiting=evaluations.unfinished(db, job.namespace, job.id),
             deployment=deployments.latest(db, job.namespace, job.id),
@@ -96,6 +104,7 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a job that has allocations of its own."""
 
     job: Job
+    versions: dict[int, Job | None]  # older ones, of which there are allocations
     allocations: list[Allocation]
     waiting: list[Evaluation]  # pending or blocked
     deployment: Deployment | None
@@ -103,10 +112,23 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
     def blocked(self) -> list[Evaluation]:
         return [one for one in self.waiting if one.status == EvalStatus.BLOCKED]
 
-    def policy_of(self, group: TaskGroup) -> ReschedulePolicy | None:
-        """Return how a failed allocation is placed again; None where that never happens."""
-        ends = self.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
-        return None if ends else group.reschedule_policy or ReschedulePolicy()
+    def policy_of(self, one: Allocation) -> ReschedulePolicy | None:
+        """Return what the version of an allocation says about placing it again; None: that never happens."""
+        if self.job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+            return None
+        version = self.versions.get(one.job_version) or self.job
+        group = version.group(one.task_group)
+        return (group.reschedule_policy if group else None) or ReschedulePolicy()
+
+    def is_given_up(self, one: Allocation) -> bool:
+        """Tell whether an allocation is of a deployment that has failed, and was not replaced."""
+        deployment = self.deployment
+        return (
+            deployment is not None
+            and deployment.id == one.deployment_id
+            and deployment.job_version == self.job.version
+            and deployment.status == DeploymentStatus.FAILED
+        )
 
 
 def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
@@ -125,7 +147,7 @@ def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
         if one.client_status == ClientStatus.PENDING:
             yield _starting(db, one)
     for one in failed:
-        yield _failed(case, group, one)
+        yield _failed(case, one)
     there = sum(one.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for one in wanted)
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
     yield from _displaced(db, case, group, {one.name for one in wanted})
@@ -184,23 +206,26 @@ def _has_not_ended(db: Snapshot, alloc_id: str) -> bool:
     return found is not None and not found.client_terminal
 
 
-def _failed(case: _Case, group: TaskGroup, one: Allocation) -> Reason:
+def _failed(case: _Case, one: Allocation) -> Reason:
     """Say when an allocation that failed is tried again, or why not."""
     tracker = one.desired.reschedule_tracker
     tries = 1 + len(tracker.events if tracker else ())
     begin = f"{one.name} failed {'once' if tries == 1 else f'{tries} times'}"
-    cause, end, until = _next_try(case, group, one)
+    cause, end, until = _next_try(case, one)
     return Reason(
         cause=cause,
         message=f"{begin} and {end}",
-        task_group=group.name,
+        task_group=one.task_group,
         missing=1,
         allocation_id=one.id,
         until=until,
     )
 
 
-def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, str, int]:
+def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
+    policy, deployment = case.policy_of(one), case.deployment
+    if deployment is not None and case.is_given_up(one):
+        return Cause.DEPLOYMENT, f"is not placed again, because {_state_of(deployment)}", 0
     for waiting in case.waiting:
         if waiting.id == one.desired.followup_eval_id and waiting.wait_until:
             at = nanoseconds(waiting.wait_until)
@@ -208,7 +233,6 @@ def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, st
     tracker = one.desired.reschedule_tracker
     if tracker is not None and tracker.last_reschedule == reschedule.NO_PLACE and case.blocked():
         return Cause.PLACE, "found no new place", 0
-    policy, deployment = case.policy_of(group), case.deployment
     if policy is None:
         return Cause.LIMIT, f"is not placed again: {case.job.type} jobs never are", 0
     if not (policy.unlimited or policy.attempts):
@@ -222,7 +246,7 @@ def _next_try(case: _Case, group: TaskGroup, one: Allocation) -> tuple[Cause, st
         return Cause.LIMIT, f"is not placed again: {limit} are used up", 0
     if deployment is not None and deployment.id == one.deployment_id and deployment.active:
         message = f"its deployment {deployment.id} decides what becomes of it"
-        return Cause.DEPLOYMENT, message + _deadline(deployment, group), 0
+        return Cause.DEPLOYMENT, message + _deadline(deployment, one.task_group), 0
     return Cause.TURN, "is placed again when the scheduler has looked at it", 0
 
 
@@ -313,9 +337,9 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
     return f"; {far}, more have to be{_deadline(deployment, group)}"
 
 
-def _deadline(deployment: Deployment, group: TaskGroup) -> str:
+def _deadline(deployment: Deployment, group: str) -> str:
     """Return until when a deployment waits for a group to come further, as the rest of a sentence."""
-    state = deployment.task_groups.get(group.name)
+    state = deployment.task_groups.get(group)
     if state is None or state.require_progress_by == ZERO_TIME:
         return ""
     return f", by {_moment(nanoseconds(state.require_progress_by))} at the latest"

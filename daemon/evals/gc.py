@@ -21,7 +21,7 @@ from storage.queries.collection import ANY_NUMBER, Key
 from storage.readers import Snapshot
 from storage.records.base import HOUR
 from storage.records.job import Job
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 PERIOD = 300  # seconds between two rounds
@@ -67,14 +67,15 @@ async def collect_garbage(store: Store, clock: Clock, kept: Retention) -> None:
     """Remove what is not to be kept, round after round."""
     while True:
         now = clock.now()
-        await store.write(partial(moments.note, time=now))
-        before = store.read(collection.counts)
-        await collect(store, now, kept)
-        await collect_children(store, now)
-        _tell(before, store.read(collection.counts))
-        # What is older than all that is kept needs no moment any more.
-        oldest = now - max(kept.jobs_for, kept.events_for)
-        await store.write(partial(moments.trim, time=oldest))
+        async with unless_full("nothing is removed"):
+            await store.write(partial(moments.note, time=now))
+            before = store.read(collection.counts)
+            await collect(store, now, kept)
+            await collect_children(store, now)
+            _tell(before, store.read(collection.counts))
+            # What is older than all that is kept needs no moment any more.
+            oldest = now - max(kept.jobs_for, kept.events_for)
+            await store.write(partial(moments.trim, time=oldest))
         await trio.sleep(PERIOD)
 
 

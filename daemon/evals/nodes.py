@@ -31,7 +31,7 @@ from storage.records.node import (
     NodeEvent,
 )
 from storage.records.times import rfc3339
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 _SYSTEM = (JobType.SYSTEM, JobType.SYSBATCH)
@@ -205,14 +205,20 @@ async def watch_drains(store: Store, clock: Clock, ids: Iterator[str]) -> None:
         with store.watch("nodes/", "allocations/") as change:
             now = clock.now()
             draining = [one for one in store.read(nodes.every) if one.drain]
-            for node in draining:
-                if store.read(partial(_goes_on, node_id=node.id, now=now)):
-                    await store.write(partial(_go_on, node_id=node.id, ids=ids, now=now))
-            deadlines = [one.drain_strategy.ends for one in draining if one.drain_strategy]
-            next_one = min((one for one in deadlines if one and one > now), default=None)
-            pause = float("inf") if next_one is None else (next_one - now) / SECOND
-            with trio.move_on_after(pause):
-                await change.wait()
+            due = [
+                one.id for one in draining if store.read(partial(_goes_on, node_id=one.id, now=now))
+            ]
+            if not due:
+                deadlines = [one.drain_strategy.ends for one in draining if one.drain_strategy]
+                next_one = min((one for one in deadlines if one and one > now), default=None)
+                with trio.move_on_after(
+                    float("inf") if next_one is None else (next_one - now) / SECOND
+                ):
+                    await change.wait()
+                continue
+        async with unless_full("a drain waits"):
+            for node_id in due:
+                await store.write(partial(_go_on, node_id=node_id, ids=ids, now=now))
 
 
 def _goes_on(db: Snapshot, *, node_id: str, now: int) -> bool:

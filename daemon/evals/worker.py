@@ -28,12 +28,11 @@ from daemon.evals.state import (
 )
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
-from storage.errors import StorageFull
 from storage.queries import evaluations
 from storage.readers import Snapshot
 from storage.records.base import SECOND
 from storage.records.evaluation import Evaluation
-from storage.store import Store
+from storage.store import Store, unless_full
 
 log = logging.getLogger("steward.evals")
 
@@ -41,7 +40,6 @@ Listening = Callable[[], frozenset[int]]
 
 # More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
 _AT_ONCE = 16
-_DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 
 
 @asynccontextmanager
@@ -76,11 +74,8 @@ async def _work(store: Store, clock: Clock, ids: Iterator[str], listening: Liste
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
-        try:
+        async with unless_full(f"{len(chosen)} evaluations wait"):
             await process(store, chosen, clock, ids, listening)
-        except* StorageFull as errors:
-            log.warning("%d evaluations wait: %s", len(chosen), errors.exceptions[0])
-            await trio.sleep(_DISK_FULL_PAUSE)
 
 
 def next_evaluations(db: Snapshot, *, now: int) -> list[Evaluation]:

@@ -23,7 +23,7 @@ from storage.queries import signing
 from storage.records.base import HOUR, SECOND
 from storage.records.signing import PublicKey, SigningKey
 from storage.records.workload import AUDIENCE, Workload
-from storage.store import Store
+from storage.store import Store, unless_full
 
 if TYPE_CHECKING:
     from daemon.identity.keypair import KeyPair
@@ -155,7 +155,8 @@ async def _tend_for_ever(
 ) -> None:
     task_status.started()
     while True:
-        await issuer.tend()
+        async with unless_full("signing keys stay as they are"):
+            await issuer.tend()
         await trio.sleep(_LOOK_AGAIN / SECOND)
 
 

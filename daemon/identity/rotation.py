@@ -25,7 +25,7 @@ from storage.queries import audit, identity, mounts, rotations, secrets
 from storage.records.audit import AuditEntry
 from storage.records.base import MINUTE, SECOND
 from storage.records.identity import MethodConfig, Mount, Rotation
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.identity.rotation")
@@ -204,7 +204,8 @@ class Rotations:
     async def tend(self) -> None:
         """Do what is to be done, for ever."""
         while True:
-            await self.tend_once()
+            async with unless_full("rotations wait"):
+                await self.tend_once()
             await trio.sleep(_ROUND)
 
     async def tend_once(self) -> None:

@@ -5,7 +5,6 @@ evaluation, and costs nothing until another child of its parent ends. Then it is
 order of the dispatches; what is held stands in the file, and the loop that looks remembers nothing.
 """
 
-import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -16,18 +15,15 @@ from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.stop import stop
 from daemon.jobspec.extensions import CHILDREN_AT_ONCE, CHILDREN_BEYOND, Beyond
-from storage.errors import StorageFull, TooOften
+from storage.errors import TooOften
 from storage.queries import children, evaluations, job_status, jobs
 from storage.readers import Snapshot
 from storage.records.evaluation import Trigger
 from storage.records.job import Job
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
-log = logging.getLogger("steward.children")
-
 _AT_ONCE = 32  # children that one write stops or releases
-_DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 
 
 def admit(tx: Transaction, parent: Job, *, now: int, ids: Iterator[str]) -> bool:
@@ -79,12 +75,9 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
             if not ready:
                 await change.wait()
                 continue
-        try:
+        async with unless_full("children wait"):
             for key in ready:
                 await store.write(partial(release, *key, now=clock.now(), ids=ids))
-        except StorageFull as error:
-            log.warning("children wait: %s", error)
-            await trio.sleep(_DISK_FULL_PAUSE)
 
 
 def _that_may_release(db: Snapshot) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
-from storage.errors import Invalid, Malformed, NotFound, Refused, StorageFull
+from storage.errors import Invalid, Malformed, NotFound, Refused
 from storage.queries import evaluations, job_status, jobs, notifications, periodic
 from storage.readers import Snapshot
 from storage.records.base import MINUTE, SECOND
@@ -31,7 +31,7 @@ from storage.records.job import Job, JobStatus, Periodic
 from storage.records.notification import NotifyEvent, wishes
 from storage.records.periodic import Slot, SlotOutcome
 from storage.records.times import rfc3339 as moment
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 log = logging.getLogger("steward.periodic")
@@ -40,7 +40,6 @@ _AT_ONCE = 32  # decisions that share a commit
 _LATE = MINUTE  # a slot that is older was missed
 _MOST_COUNTED = 1000  # slots that one line of the ledger counts
 _LONGEST_SLEEP = 30.0  # seconds: the wall clock may be set, and stands still in a sleeping machine
-_DISK_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 
 _SHOWN = 10  # launches that people see in advance
 
@@ -330,15 +329,11 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
                 with trio.move_on_after(_pause(store, now)):
                     await change.wait()
                 continue
-        try:
-            async with trio.open_nursery() as nursery:
-                for one in due:
-                    key = (one.namespace, one.job_id)
-                    work = partial(_decide, key, started, now, next(ids))
-                    nursery.start_soon(store.write, work)
-        except* StorageFull as error:
-            log.warning("launches wait: %s", error.exceptions[0])
-            await trio.sleep(_DISK_FULL_PAUSE)
+        async with unless_full("launches wait"), trio.open_nursery() as nursery:
+            for one in due:
+                key = (one.namespace, one.job_id)
+                work = partial(_decide, key, started, now, next(ids))
+                nursery.start_soon(store.write, work)
 
 
 def _decide(key: tuple[str, str], started: int, now: int, eval_id: str, tx: Transaction) -> None:

@@ -26,7 +26,13 @@ from daemon.runner.scripts import End, run_script
 from daemon.runner.task import TaskRunner
 from daemon.runner.usage import of_allocation
 from storage.errors import Refused
-from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
+from storage.records.allocation import (
+    AllocatedResources,
+    Allocation,
+    DesiredStatus,
+    TaskPhase,
+    TaskState,
+)
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup
 from storage.records.job import Job
@@ -96,12 +102,12 @@ class AllocRunner:
     @property
     def disk(self) -> int:
         """Return how many bytes its directory may take."""
-        return self._instance.allocation.placement.resources.shared.disk_mb * 1024 * 1024
+        return self.resources.shared.disk_mb * 1024 * 1024
 
     @property
-    def ports(self) -> set[int]:
-        """Return the ports that it holds until it has ended."""
-        return self._instance.allocation.placement.resources.ports
+    def resources(self) -> AllocatedResources:
+        """Return what it holds until it has ended."""
+        return self._instance.allocation.placement.resources
 
     # ---- what others want of it -----------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -46,7 +46,13 @@ from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, jobs
 from storage.readers import Snapshot
-from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
+from storage.records.allocation import (
+    AllocatedResources,
+    Allocation,
+    DesiredStatus,
+    TaskPhase,
+    TaskState,
+)
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.service import CheckResult
@@ -77,7 +83,7 @@ class Runner:
     """The allocations that run on this node."""
 
     def __init__(self, store: Store, host: Host, node: Node) -> None:
-        self.node_id = node.id
+        self.node_id, self._capacity = node.id, node.capacity
         self._store, self._host = store, host
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # the last change of the scheduler that was looked at
@@ -281,14 +287,32 @@ class Runner:
         self._nursery.start_soon(self._run_allocation, runner)
 
     def _predecessors(self, allocation: Allocation) -> list[trio.Event]:
-        """Return the ends that come before it begins: of what it replaces, and who has its room or ports."""
-        desired, ports = allocation.desired, allocation.placement.resources.ports
+        """Return the ends that come before it begins.
+
+        Of what it replaces, of who has its ports or was evicted for it, and, where there is no room
+        beside them, of all that are ending: the scheduler has given their room away.
+        """
+        desired, needs = allocation.desired, allocation.placement.resources
         awaited = {desired.previous_allocation, *(desired.waits_for or ())}
+        some_end = any(one.is_ending for one in self._running.values())
+        crowded = some_end and self._is_crowded(needs)
         return [
             one.ended
             for one in self._running.values()
-            if one.id in awaited or (not ports.isdisjoint(one.ports) and self._is_ending(one))
+            if one.id in awaited
+            or (crowded and one.is_ending)
+            or (not needs.ports.isdisjoint(one.resources.ports) and self._is_ending(one))
         ]
+
+    def _is_crowded(self, more: AllocatedResources) -> bool:
+        """Tell whether it would be too much for the node beside all that has not ended."""
+        cpu, memory, disk = self._capacity
+        every = [more, *(one.resources for one in self._running.values())]
+        return (
+            sum(one.cpu for one in every) > cpu
+            or sum(one.memory for one in every) > memory
+            or sum(one.shared.disk_mb for one in every) > disk
+        )
 
     def _is_ending(self, runner: AllocRunner) -> bool:
         if runner.is_ending:
@@ -329,14 +353,14 @@ class Runner:
 
     async def _tidy(self) -> None:
         """End what runs and remove what lies here of allocations that the store does not know."""
-        running = set(self._running)
-        for alloc_id in self._host.secret_dirs.allocations() - running:
+        # Before anything else begins in the room that they are to leave.
+        known = self._store.read(partial(allocations.known, ids=self._running))
+        for alloc_id in self._running.keys() - known:
+            self._running[alloc_id].purge()
+        for alloc_id in self._host.secret_dirs.allocations() - self._running.keys():
             await self._host.secret_dirs.release(self._host.directory(alloc_id))
         present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
         known = await self._store.read_long(partial(_all_on, node_id=self.node_id))
-        for alloc_id in running - known:
-            if runner := self._running.get(alloc_id):
-                runner.purge()
         async with trio.open_nursery() as nursery:
             for alloc_id in set(present) - known - set(self._running):
                 nursery.start_soon(self._remove, alloc_id)
@@ -381,16 +405,19 @@ async def open_runner(
     credentials: Credentials,
     *,
     drivers: Mapping[str, Driver] | None = None,
+    groups: Groups | None = None,
     environment: Mapping[str, str] = os.environ,
+    chance: Callable[[], float] | None = None,
 ) -> AsyncIterator[Runner]:
     """Register this machine as a node and run its allocations.
 
     At the end of the block tasks live on, and are found again by the next runner; in development
-    they are ended. Either takes less than five seconds. `drivers` replaces those of the machine;
-    of `environment`, the agent's own, tasks get what is neither secret nor its own affair.
+    they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
+    machine; of `environment`, the agent's own, tasks get what is neither secret nor its own affair.
+    `chance` gives random numbers from 0 up to 1.
     """
     inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
-    groups: Groups = cgroup.find(config.alloc_dir) or Scanner()
+    groups = groups or cgroup.find(config.alloc_dir) or Scanner()
     if drivers is None:
         drivers = await drivers_of(groups, inherited, config)
     taskdir.make_root(config.alloc_dir)
@@ -422,7 +449,7 @@ async def open_runner(
         claims=config.identity_claims,
         disk_is_limit=config.alloc_disk_limit == DISK_FAIL,
         task_socket=config.task_socket_path,
-        chance=random.SystemRandom().random,
+        chance=chance or random.SystemRandom().random,
     )
     runner = Runner(store, host, node)
     try:

@@ -1,6 +1,5 @@
 """Locks of variables that nobody renews end, and who waits for that is woken."""
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -8,17 +7,13 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock
-from storage.errors import StorageFull
 from storage.queries import variables
 from storage.records.base import SECOND
-from storage.store import Store
+from storage.store import Store, unless_full
 from storage.writer import Transaction
-
-log = logging.getLogger("steward.variables")
 
 STEP = 50  # locks that end in one write
 _LONGEST_SLEEP = 60.0  # seconds: the wall clock may be set meanwhile
-_DISK_FULL_PAUSE = 1.0  # seconds
 
 
 @asynccontextmanager
@@ -39,11 +34,8 @@ async def _follow(store: Store, clock: Clock) -> None:
                 with trio.move_on_after(_until(ends, now)):
                     await changes.wait()
                 continue
-        try:
+        async with unless_full("locks whose time is over are not ended"):
             await store.write(partial(end, now=now))
-        except StorageFull as error:
-            log.warning("locks whose time is over are not ended: %s", error)
-            await trio.sleep(_DISK_FULL_PAUSE)
 
 
 def _until(ends: int | None, now: int) -> float:

@@ -101,6 +101,7 @@ _CHANGED = """
      WHERE node_id = :node_id AND alloc_modify_index > :after
   ORDER BY alloc_modify_index
 """
+_KNOWN = "SELECT id FROM allocations WHERE id IN (SELECT value FROM json_each(:ids))"
 _ENDED = """
     SELECT id FROM allocations
      WHERE id IN (SELECT value FROM json_each(:ids))
@@ -170,6 +171,11 @@ def to_run(db: Snapshot, node_id: str) -> list[Allocation]:
 def changed(db: Snapshot, node_id: str, after: int) -> list[str]:
     """Return the ids of allocations whose desired half changed after an index."""
     return [row["id"] for row in db.all(_CHANGED, {"node_id": node_id, "after": after})]
+
+
+def known(db: Snapshot, ids: Iterable[str]) -> set[str]:
+    """Return those of the allocations that there are."""
+    return {row["id"] for row in db.all(_KNOWN, {"ids": encode(list(ids)).decode()})}
 
 
 def ended(db: Snapshot, ids: Iterable[str]) -> list[str]:

@@ -215,6 +215,16 @@ class Node(Record, frozen=True, kw_only=True):
             and not self.drain
         )
 
+    @property
+    def capacity(self) -> tuple[int, int, int]:
+        """Return CPU (MHz), memory and disk (MB) without what the node keeps for itself."""
+        has, keeps = self.node_resources, self.reserved_resources
+        return (
+            has.cpu.cpu_shares - keeps.cpu.cpu_shares,
+            has.memory.memory_mb - keeps.memory.memory_mb,
+            has.disk.disk_mb - keeps.disk.disk_mb,
+        )
+
     def limits(self, driver: str) -> list[DriverLimit]:
         """Return what a driver holds tasks to here, and what not, by name."""
         found = []

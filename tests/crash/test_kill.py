@@ -145,7 +145,7 @@ class Client:
 
 async def round_of(steward: Steward, ledger: Ledger, number: int) -> None:
     """Work, be killed in the middle of it, start again, and check every promise."""
-    chance = random.Random(SEED + number)  # noqa: S311  # repeatable, not secret
+    chance = random.Random(SEED + number)  # repeatable, not secret
     ledger.acknowledged = 0
     enough = trio.Event()
     limit = chance.randint(1, MOST_REQUESTS)

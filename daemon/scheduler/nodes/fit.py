@@ -116,7 +116,7 @@ class Room:
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
         """`allocations` are those of the job on this node; what they hold is in `state`."""
         self.node = state.node
-        self.capacity_cpu, self.capacity_memory, capacity_disk = _capacity(state.node)
+        self.capacity_cpu, self.capacity_memory, capacity_disk = state.node.capacity
         self._core_cpu = _cpu_of_a_core(state.node)
         self.cpu = self.capacity_cpu - state.cpu
         self.memory = self.capacity_memory - state.memory
@@ -271,16 +271,6 @@ class Room:
         if not cores:
             return None
         return AllocatedCPU(cpu_shares=len(cores) * self._core_cpu, reserved_cores=cores)
-
-
-def _capacity(node: Node) -> tuple[int, int, int]:
-    """Return CPU (MHz), memory and disk (MB) of a node without what it keeps for itself."""
-    has, keeps = node.node_resources, node.reserved_resources
-    return (
-        has.cpu.cpu_shares - keeps.cpu.cpu_shares,
-        has.memory.memory_mb - keeps.memory.memory_mb,
-        has.disk.disk_mb - keeps.disk.disk_mb,
-    )
 
 
 def _cores(node: Node) -> set[int]:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.evals import steering
 from daemon.evals.configuration import configure
 from daemon.evals.explain import explain
 from storage.queries import holdings, jobs, periodic
@@ -21,7 +22,7 @@ from storage.records.task import Device, Network, Port, Resources, Task
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
-from tests.unit.scheduler.world import node, resources, small
+from tests.unit.scheduler.world import ROLLING, node, resources, small
 
 DELAYED = ReschedulePolicy(delay=30 * SECOND, delay_function="constant", unlimited=True)
 ONCE = ReschedulePolicy(attempts=1, interval=HOUR, delay=30 * SECOND, delay_function="constant")
@@ -273,6 +274,33 @@ async def test_without_a_policy_nothing_is_tried_again(full: Cluster) -> None:
     await run(full, job("web"))
     await full.report(full.wanted()[0], ClientStatus.FAILED)
     assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
+
+
+async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster) -> None:
+    await run(full, job("web", group(update=ROLLING, reschedule_policy=ONCE)))
+    await full.report(full.wanted()[0], ClientStatus.FAILED, healthy=False)
+    deployment = full.deployment()
+    await steering.fail(full.store, deployment.id, now=NOW, eval_id="by-hand")
+    await full.work()
+    assert only(full, Cause.DEPLOYMENT).message == (
+        "web.web[0] failed once and is not placed again, because "
+        f"deployment {deployment.id} is failed (deployment marked as failed)"
+    )
+
+
+async def test_what_failed_goes_by_the_policy_of_its_own_version(full: Cluster) -> None:
+    await run(full, job("web"))
+    await full.report(full.wanted()[0], ClientStatus.FAILED)
+    await run(full, job("web", group(reschedule_policy=DELAYED)))
+    assert "its reschedule policy allows no attempt" in only(full, Cause.LIMIT).message
+
+
+async def test_what_failed_of_work_that_begins_anew_counts_no_more(full: Cluster) -> None:
+    await run(full, job("web", type="batch"))
+    await full.report(full.wanted()[0], ClientStatus.FAILED)
+    big = task(resources=Resources(cpu=4000, memory_mb=10))
+    await run(full, job("web", group("web", big), type="batch"))
+    assert only(full, Cause.PLACE).missing == 1
 
 
 async def test_what_the_scheduler_has_not_seen_waits_for_its_turn(full: Cluster) -> None:

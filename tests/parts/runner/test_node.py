@@ -1,10 +1,12 @@
 """The node: what it says of itself, and what can be asked of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
+from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from storage.errors import NotFound, Refused
@@ -15,12 +17,14 @@ from storage.records.allocation import (
     AllocatedShared,
     Placement,
 )
-from storage.records.base import SECOND
+from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import PlacementMetric
 from storage.records.node import Node
-from storage.records.task import Lifecycle
+from storage.records.task import Lifecycle, Resources
 from storage.store import Store
+from tests.parts.runner.stage import mock
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
+from tests.unit.runner.placements import placed
 
 
 def only_node(store: Store) -> Node:
@@ -95,6 +99,36 @@ async def test_a_node_says_what_it_cannot_guarantee(store: Store, data_dir: Path
         attributes = only_node(store).attributes
     assert attributes["driver.raw_exec.containment"] == "scan"
     assert "outlives its task" in attributes["driver.raw_exec.unenforced.stop"]
+
+
+@pytest.mark.parametrize("purged", [False, True])
+async def test_what_begins_waits_for_the_room_of_what_ends(
+    store: Store, data_dir: Path, purged: bool
+) -> None:
+    drivers = {"mock_driver": MockDriver()}
+    async with open_world(store, data_dir, drivers=drivers, cpu_total_mhz=50) as world:
+        job = service(mock(config={"run_for": "1h", "kill_after": "1h"}, kill_timeout=HOUR))
+        ending = await world.place(job)
+        await world.until_status(ending, "running")
+        if purged:
+            await world.purge(job)
+            await sleep_until(lambda: world.runner._running[ending].is_purged)
+        else:
+            await world.stop(ending)
+            await world.until(ending, lambda _: "Killing" in world.types(ending))
+
+        def waits_for(cpu: int) -> list[trio.Event]:
+            more = service(mock(resources=Resources(cpu=cpu, memory_mb=20)), job_id="more")
+            return world.runner._predecessors(placed(more, world.runner.node_id, "more"))
+
+        assert waits_for(30) == []  # beside the 20 of the other one
+        assert waits_for(31) == [world.runner._running[ending].ended]
+
+
+async def sleep_until(condition: Callable[[], bool]) -> None:
+    """Return when a condition holds of which nobody tells."""
+    while not condition():  # noqa: ASYNC110
+        await trio.sleep(0.005)
 
 
 async def test_what_does_not_run_here_cannot_be_asked_for_anything(world: World) -> None:

@@ -29,7 +29,7 @@ _SIGNS = (
 
 def texts(seed: int, count: int, corpus: Sequence[str]) -> Iterator[str]:
     """Yield texts: signs of the language in any order, and files of the corpus with changes."""
-    chance = random.Random(seed)  # noqa: S311
+    chance = random.Random(seed)
     for _ in range(count):
         if chance.random() < 0.4:
             yield "".join(chance.choices(_SIGNS, k=chance.randint(1, 40)))

@@ -1,0 +1,98 @@
+"""A full disk ends nothing that the daemon does by itself: it waits, and goes on."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from daemon.evals.deployments import watch_deployments
+from daemon.evals.gc import collect_garbage
+from daemon.evals.nodes import drain_node, watch_drains
+from storage.errors import StorageFull
+from storage.queries import nodes
+from storage.records.base import HOUR
+from storage.records.node import DrainSpec
+from storage.store import Store, unless_full
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job
+from tests.unit.scheduler.world import ROLLING
+
+
+@pytest.fixture
+async def cluster(store: Store) -> Cluster:
+    made = Cluster(store)
+    await made.join()
+    return made
+
+
+async def goes_on(
+    store: Store, loop: Callable[[], Awaitable[None]], patch: pytest.MonkeyPatch
+) -> None:
+    """Run a loop over a disk that is full for its first two writes, until a third is kept."""
+    kept, attempts, write = trio.Event(), iter(range(2)), store.write
+
+    async def full_at_first(work: Any) -> Any:
+        if next(attempts, None) is not None:
+            raise StorageFull("no room")
+        result = await write(work)
+        kept.set()
+        return result
+
+    patch.setattr(store, "write", full_at_first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loop)
+        await kept.wait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_removing_what_is_old_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    loop = partial(collect_garbage, cluster.store, cluster.clock, HOUR)
+    await goes_on(cluster.store, loop, monkeypatch)
+
+
+async def test_a_deployment_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    await cluster.register(job("web", group("web", update=ROLLING)))
+    await cluster.work()
+    await cluster.run_all(healthy=True)
+    loop = partial(watch_deployments, cluster.store, cluster.clock, cluster.ids)
+    await goes_on(cluster.store, loop, monkeypatch)
+    assert cluster.deployment().task_groups["web"].healthy_allocs == 1
+
+
+async def test_a_drain_ends(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    (node,) = cluster.store.read(nodes.every)
+    await drain_node(
+        cluster.store,
+        node.id,
+        DrainSpec(),
+        cluster.ids,
+        mark_eligible=False,
+        meta=None,
+        accessor="",
+        now=cluster.clock.now(),
+    )
+    await goes_on(cluster.store, partial(watch_drains, cluster.store, cluster.clock), monkeypatch)
+    (node,) = cluster.store.read(nodes.every)
+    assert not node.drain
+
+
+async def test_one_of_several_that_found_no_room_is_enough(
+    caplog: pytest.LogCaptureFixture, autojump_clock: object
+) -> None:
+    async with unless_full("launches wait"):
+        raise ExceptionGroup("several", [StorageFull("no room"), StorageFull("no room")])
+    assert caplog.messages == ["launches wait: no room"]
+
+
+async def test_other_errors_are_not_kept_quiet() -> None:
+    with pytest.raises(ValueError, match="else"):
+        async with unless_full("launches wait"):
+            raise ValueError("something else")

@@ -1,0 +1,228 @@
+"""What a daemon promises: at every moment, and when it has been left alone for long enough.
+
+Each function yields what is not as it should be, in words.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from daemon.evals.explain import explain
+from daemon.evals.state import load
+from daemon.jobs.evaluate import new_evaluation
+from daemon.jobs.periodic import next_slot
+from daemon.runner import taskdir
+from daemon.scheduler.schedule import schedule
+from storage.queries import allocations, children, deployments, evaluations, jobs, nodes, periodic
+from storage.queries.evaluations import Room
+from storage.queries.invariants import broken
+from storage.readers import Snapshot
+from storage.records.allocation import Allocation, DesiredStatus
+from storage.records.deployment import Deployment, DeploymentStatus
+from storage.records.evaluation import EvalStatus, Trigger
+from storage.records.explanation import Cause
+from storage.records.job import Job, JobType
+from storage.records.times import ZERO_TIME
+from tests.simulation.world import World
+
+# What explains for good why something is not running: nothing else does when all has come to rest.
+_LASTING = {
+    Cause.STOPPED,
+    Cause.CLOCK,
+    Cause.DISPATCH,
+    Cause.CHILDREN,
+    Cause.PLACE,
+    Cause.LIMIT,
+    Cause.DEPLOYMENT,
+}
+
+
+def always(world: World, acknowledged: int) -> list[str]:
+    """Return what is wrong at this moment; `acknowledged` is the index of the last write answered."""
+
+    def look(db: Snapshot) -> Iterator[str]:
+        yield from broken(db)
+        yield from _too_full(db, world)
+        if db.last_index() < acknowledged:
+            yield f"a write was answered and lost: index {acknowledged}, {db.last_index()} is kept"
+
+    return [*world.machine.faults, *world.store.read(lambda db: list(look(db)))]
+
+
+def _too_full(db: Snapshot, world: World) -> Iterator[str]:
+    """Yield nodes that hold more than they can, as the store has it and as the machine has it.
+
+    What is replaced may overlap in the store: the new one waits until the old one has ended.
+    """
+    for node in nodes.every(db):
+        cpu, memory, disk = node.capacity
+        kept = Room(cpu=cpu, memory=memory, disk=disk)
+        wanted = [
+            one
+            for one in allocations.to_run(db, node.id)
+            if one.desired_status == DesiredStatus.RUN
+        ]
+        placed = Room(
+            cpu=sum(one.placement.resources.cpu for one in wanted),
+            memory=sum(one.placement.resources.memory for one in wanted),
+            disk=sum(one.placement.resources.shared.disk_mb for one in wanted),
+        )
+        at_work = [process.resources for process in world.machine.alive()]
+        running = Room(
+            cpu=sum(one.cpu for one in at_work), memory=sum(one.memory_mb for one in at_work)
+        )
+        for what, used in (("placed", placed), ("running", running)):
+            if used.cpu > kept.cpu or used.memory > kept.memory or used.disk > kept.disk:
+                yield f"more is {what} than there is room for: {used} of {kept}"
+
+
+def at_rest(world: World) -> list[str]:
+    """Return what is not finished, or not explained, or would still change."""
+
+    def look(db: Snapshot) -> Iterator[str]:
+        every = [_job(db, row["id"]) for row in db.all("SELECT id FROM jobs ORDER BY id")]
+        for job in every:
+            yield from _unexplained(db, job)
+            yield from _uncounted(db, job)
+            yield from _undecided(db, job, world)
+            yield from _ledger(db, job, world.clock.now())
+        yield from _unfinished(db)
+        yield from _not_on_the_machine(db, world)
+
+    return world.store.read(lambda db: list(look(db)))
+
+
+def _job(db: Snapshot, job_id: str) -> Job:
+    found = jobs.current(db, "default", job_id)
+    assert found is not None
+    return found
+
+
+def _unexplained(db: Snapshot, job: Job) -> Iterator[str]:
+    found = explain(db, job.namespace, job.id)
+    reasons = found.reasons if found else []
+    for reason in reasons:
+        if reason.cause not in _LASTING:
+            yield f"{job.id} is not at rest: {reason.message}"
+    wanted = sum(group.count for group in job.task_groups or ())
+    if job.type == "service" and found and found.running < wanted and not reasons:
+        yield f"{found.running} of {job.id} run, {wanted} are wanted, and nothing explains it"
+
+
+def _uncounted(db: Snapshot, job: Job) -> Iterator[str]:
+    """Yield groups of which there is more than is wanted; what is missing has to be explained."""
+    live = [one for one in allocations.of_job(db, job.namespace, job.id) if not one.client_terminal]
+    for one in live:
+        if one.desired_status != DesiredStatus.RUN:
+            yield f"{one.name} ({one.id}) is not wanted, and has not ended"
+        if job.stop:
+            yield f"{one.name} ({one.id}) is of a job that was stopped"
+    latest = deployments.latest(db, job.namespace, job.id)
+    for group in job.task_groups or ():
+        canaries = _canaries(latest, group.name)
+        there = [one for one in live if one.task_group == group.name and one.id not in canaries]
+        if len(there) > group.count and not job.stop:
+            yield f"{len(there)} of {job.id}.{group.name} run, {group.count} are wanted"
+        if len({one.name for one in there}) < len(there):
+            yield f"two of {job.id}.{group.name} have the same name"
+
+
+def _canaries(latest: Deployment | None, group: str) -> set[str]:
+    if latest is None or not latest.active or group not in latest.task_groups:
+        return set()
+    return set(latest.task_groups[group].placed_canaries or ())
+
+
+def _undecided(db: Snapshot, job: Job, world: World) -> Iterator[str]:
+    """Yield what the scheduler would do if it looked once more: nobody has asked it, so nothing."""
+    if job.launches_children or children.is_held(db, job.namespace, job.id):
+        return
+    evaluation = new_evaluation(job, "once-more", Trigger.JOB_REGISTER)
+    plan = schedule(load(db, evaluation), evaluation, now=world.clock.now(), ids=world.ids)
+    if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+        return  # what failed there is placed again when anybody asks, and not before: as with the peer
+    for one in plan.place:
+        yield f"{one.name} would be placed if anybody asked"
+    for one in plan.change:
+        yield f"{one.name} ({one.id}) would be changed if anybody asked"
+
+
+def _unfinished(db: Snapshot) -> Iterator[str]:
+    for row in db.all("SELECT id FROM evaluations WHERE status = 'pending' ORDER BY id"):
+        one = evaluations.find(db, row["id"])
+        assert one is not None
+        yield f"evaluation {one.id} of {one.job_id} ({one.triggered_by}) is pending, {one.wait_until}"
+    for one in deployments.active(db):
+        if not _may_go_on(db, one):
+            yield f"deployment {one.id} of {one.job_id} goes on: {one.status_description}"
+    for namespace, parent_id in children.with_held(db):
+        if not children.are_at_work(db, namespace, parent_id, 1):
+            yield f"children of {parent_id} are held, and none is at work"
+
+
+def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
+    """Tell whether a deployment waits for people, or for room."""
+    if deployment.status == DeploymentStatus.PAUSED:
+        return True
+    job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
+    unfinished = {
+        name: state
+        for name, state in deployment.task_groups.items()
+        if state.healthy_allocs < state.desired_total
+    }
+    if not unfinished:
+        waiting = evaluations.unfinished(db, deployment.namespace, deployment.job_id)
+        return any(one.status == EvalStatus.BLOCKED for one in waiting)
+    for name, state in unfinished.items():
+        group = job.group(name) if job else None
+        manual = group and group.update and group.update.health_check == "manual"
+        if state.desired_canaries and not state.promoted:
+            return manual or state.healthy_allocs >= state.desired_canaries
+        if manual or not state.progress_deadline or state.require_progress_by == ZERO_TIME:
+            return True
+    return False
+
+
+def _not_on_the_machine(db: Snapshot, world: World) -> Iterator[str]:
+    running = {
+        (one.id, task)
+        for one in _live(db, world)
+        for task, state in (one.client.task_states or {}).items()
+        if state.state == "running"
+    }
+    there = {process.name[:2] for process in world.machine.alive()}
+    for name in sorted(running - there):
+        yield f"{name} is said to run, and does not"
+    for name in sorted(there - running):
+        yield f"{name} runs, and nobody knows"
+    present = taskdir.present(world.config.alloc_dir)
+    for alloc_id in sorted(set(present) - allocations.known(db, present)):
+        yield f"the directory of {alloc_id} is left over"
+
+
+def _live(db: Snapshot, world: World) -> list[Allocation]:
+    return allocations.to_run(db, world.runner.node_id)
+
+
+def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
+    """Yield slots between two rows of a job's ledger that have none."""
+    due = periodic.of_job(db, job.namespace, job.id)
+    if due is None or job.periodic is None:
+        return
+    if due.next_slot is None or due.next_slot <= now:
+        yield f"a slot of {job.id} has come, and is not decided"
+    stops = [one.submit_time for one in jobs.versions(db, job.namespace, job.id) if one.stop]
+    rows = periodic.slots(db, job.namespace, job.id)[::-1]
+    for row, following in pairwise(rows):
+        slot = row.slot
+        for _ in range(row.slots - 1):
+            slot = next_slot(job.periodic, slot) or slot
+        expected = next_slot(job.periodic, slot)
+        if expected != following.slot and not any(slot < at <= following.slot for at in stops):
+            yield f"the ledger of {job.id} has a gap after {slot}: {expected}, {following.slot}"
+
+
+def live(world: World) -> list[tuple[str, str]]:
+    """Return everything that is to run, to be compared with later."""
+    node_id = world.runner.node_id
+    found = world.store.read(lambda db: allocations.to_run(db, node_id))
+    return [(one.id, one.client_status) for one in found]
