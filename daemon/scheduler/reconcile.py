@@ -158,7 +158,9 @@ class _Reconciliation:
     def _try_first(self, canaries: list[Allocation]) -> None:
         """Let canaries run before anything is replaced, unless they have been promoted."""
         lacking = self._canaries_wanted - len(canaries)
-        self._lacks_canaries = bool(self._sets.outdated) and lacking > 0 and not self._promoted
+        # What they are to replace may have gone meanwhile; the deployment waits for them all the same.
+        tried = bool(self._sets.outdated) or self._on_trial
+        self._lacks_canaries = tried and lacking > 0 and not self._promoted
         if not self._lacks_canaries:
             return
         self._on_trial = True

@@ -17,7 +17,7 @@ from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job, JobType
-from storage.records.node import NodeStatus
+from storage.records.node import Eligibility, NodeStatus
 from storage.records.scope import Constraint
 from storage.records.times import ZERO_TIME, rfc3339
 from tests.samples import NOW, group, job, task
@@ -400,6 +400,20 @@ def test_a_canary_that_cannot_stay_is_made_anew(lost: bool) -> None:
     plan = world.progress()
     again = [one for one in plan.place if one.health is not None and one.health.canary]
     assert [one.job_version for one in again] == [1]
+    assert counts(plan)["canary"] == 1
+
+
+def test_a_canary_is_tried_though_what_it_would_replace_has_gone() -> None:
+    world = settled(web(count=1, update=ONE_CANARY))
+    (old,) = world.running()
+    ready = world.nodes[old.node_id]
+    closed = msgspec.structs.replace(ready, scheduling_eligibility=Eligibility.INELIGIBLE)
+    world.nodes[old.node_id] = closed
+    assert world.run(web(SECOND_TASK, count=1, update=ONE_CANARY)).place == ()
+    world.set(old, desired_status="stop", client_status="complete")
+    world.nodes[old.node_id] = ready
+    plan = world.progress()
+    assert [(one.job_version, one.name) for one in plan.place] == [(1, old.name)]
     assert counts(plan)["canary"] == 1
 
 
