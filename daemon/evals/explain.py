@@ -334,7 +334,7 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
         if state.healthy_allocs >= goal:
             return f"; promote it with: steward deployment promote {deployment.id}"
     far = f"{state.healthy_allocs} of {goal} are healthy"
-    return f"; {far}, more have to be{_deadline(deployment, group)}"
+    return f"; {far}, more have to be{_deadline(deployment, group.name)}"
 
 
 def _deadline(deployment: Deployment, group: str) -> str:
