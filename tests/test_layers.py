@@ -73,6 +73,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.runner.kept_logs",
         "daemon.runner.logs",
         "daemon.runner.inside",
+        "daemon.runner.pace",
     ),
     # Pages ask the API through a visit (`daemon/web/visits.py`), never around it.
     "daemon.ui": (*NOUNS, "daemon.web", "daemon.acl.onetime", "daemon.version"),

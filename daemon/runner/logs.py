@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 import msgspec
 import trio
 
+from daemon.runner.pace import following
 from daemon.runner.taskdir import MOVED, SHARED
 from storage.records.task import LogConfig
 
@@ -24,9 +25,6 @@ _MEGABYTE = 1024 * 1024
 _CHUNK = 64 * 1024  # bytes that a follower gets at once, as from the peer
 _MODE = 0o644
 _OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-# While a log is followed its end is looked for: the kernel's own notice would need a descriptor
-# for each follower and a library that the interpreter does not have. Seconds.
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.25
 
 
 class File(msgspec.Struct, frozen=True):
@@ -183,18 +181,17 @@ class TaskLog:
 
         `ended` tells whether nothing more will be written.
         """
-        look = _FIRST_LOOK
-        while True:
-            over = ended()  # asked before the last reading, so that nothing is missed
-            while (chunk := self.read(position)) is not None:
-                position = chunk.end
-                look = _FIRST_LOOK
-                yield chunk
-                await trio.lowlevel.checkpoint()
-            if over:
-                return
-            await trio.sleep(look)
-            look = min(2 * look, _LAST_LOOK)
+        with following() as pace:
+            while True:
+                over = ended()  # asked before the last reading, so that nothing is missed
+                while (chunk := self.read(position)) is not None:
+                    position = chunk.end
+                    pace.hurry()
+                    yield chunk
+                    await trio.lowlevel.checkpoint()
+                if over:
+                    return
+                await pace.rest()
 
 
 def _size(path: str) -> int:

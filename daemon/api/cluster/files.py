@@ -13,6 +13,7 @@ import trio
 from daemon.api.cluster.log_sources import find_source
 from daemon.api.cluster.logs import NO_ALLOCATION, Frame, flag, number, origin
 from daemon.runner.files import Files, Info, mode_text
+from daemon.runner.pace import following
 from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply, text
 from daemon.web.request import Request
@@ -24,7 +25,6 @@ from storage.records.times import rfc3339
 T = TypeVar("T")
 
 _CHUNK = 64 * 1024  # bytes that a client gets at once, as from the peer
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.25  # seconds between two looks at a file that is followed
 # What a task has written is not a page of ours, whatever a browser takes it for.
 _UNTRUSTED = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
@@ -187,25 +187,24 @@ async def _framed(files: Files, path: str, offset: int, end: int) -> AsyncGenera
 
 async def _followed(files: Files, path: str, offset: int) -> AsyncGenerator[bytes, None]:
     """Yield what a file holds from an offset on, until it is gone; one that shrinks begins anew."""
-    look = _FIRST_LOOK
-    while True:
-        try:
-            size = files.info(path).size
-            piece = files.read(path, offset, _CHUNK)
-        except (StewardError, OSError):
-            yield encode(Frame(file=path, file_event="file deleted"))
-            return
-        if size < offset:
-            offset = 0
-            yield encode(Frame(file=path, file_event="file truncated"))
-        elif piece:
-            offset += len(piece)
-            look = _FIRST_LOOK
-            yield _frame(piece, path, offset)
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.sleep(look)
-            look = min(2 * look, _LAST_LOOK)
+    with following() as pace:
+        while True:
+            try:
+                size = files.info(path).size
+                piece = files.read(path, offset, _CHUNK)
+            except (StewardError, OSError):
+                yield encode(Frame(file=path, file_event="file deleted"))
+                return
+            if size < offset:
+                offset = 0
+                yield encode(Frame(file=path, file_event="file truncated"))
+            elif piece:
+                offset += len(piece)
+                pace.hurry()
+                yield _frame(piece, path, offset)
+                await trio.lowlevel.checkpoint()
+            else:
+                await pace.rest()
 
 
 def _frame(piece: bytes, path: str, offset: int) -> bytes:

@@ -15,6 +15,7 @@ from daemon.api.cluster.log_sources import has_ended, of_group
 from daemon.api.cluster.logs import flag, number, origin
 from daemon.runner import kept_logs
 from daemon.runner.logs import TaskLog
+from daemon.runner.pace import following
 from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply
 from daemon.web.request import Request
@@ -23,7 +24,6 @@ from storage.queries import allocations, jobs
 from storage.records.allocation import Allocation
 from storage.records.job import JobStatus
 
-_FIRST_LOOK, _LAST_LOOK = 0.01, 0.25  # seconds between two looks at what is followed
 _LONGEST = 64 * 1024  # bytes of a line that is waited for; a longer one is cut
 _SHOWN = 8  # digits of an allocation
 
@@ -87,21 +87,22 @@ class Merged:
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the lines."""
-        look = _FIRST_LOOK
-        while True:
-            self._find_more()
-            for key, tail in [*self._open.items()]:
-                over = tail.is_over()  # asked before the last reading, so that nothing is missed
-                for piece in tail.pieces(is_last=over or not self._wanted.follow):
-                    look = _FIRST_LOOK
-                    yield piece
-                await trio.lowlevel.checkpoint()
-                if over:
-                    del self._open[key]
-            if not (self._wanted.follow and self._may_grow):
-                return
-            await trio.sleep(look)
-            look = min(2 * look, _LAST_LOOK)
+        with following() as pace:
+            while True:
+                self._find_more()
+                for key, tail in [*self._open.items()]:
+                    over = (
+                        tail.is_over()
+                    )  # asked before the last reading, so that nothing is missed
+                    for piece in tail.pieces(is_last=over or not self._wanted.follow):
+                        pace.hurry()
+                        yield piece
+                    await trio.lowlevel.checkpoint()
+                    if over:
+                        del self._open[key]
+                if not (self._wanted.follow and self._may_grow):
+                    return
+                await pace.rest()
 
     def _find_more(self) -> None:
         """Open the logs of allocations that were not there before."""

@@ -257,7 +257,7 @@ async def test_a_destination_that_is_no_path_is_an_error_of_the_template(
 
 async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
     one = template("x", dest_path="secrets/key", perms="600")
-    alloc_id = await world.place(batch(script("true", templates=[one])))
-    await world.until_done(alloc_id)
+    alloc_id = await world.place(batch(script("exec sleep 600", templates=[one])))
+    await world.until_status(alloc_id, "running")
     path = trio.Path(world.directory(alloc_id) / "main/secrets/key")
     assert stat.S_IMODE((await path.stat()).st_mode) == 0o600

@@ -1,0 +1,47 @@
+"""Those who follow files look often, but all together not more often than the daemon can bear."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.runner.pace import LOOKS, Pace, following
+
+
+@pytest.fixture(autouse=True)
+def nobody_else() -> Iterator[None]:
+    assert Pace.others == 0
+    yield
+    assert Pace.others == 0
+
+
+async def pauses(pace: Pace, number: int) -> list[float]:
+    found = []
+    for _ in range(number):
+        began = trio.current_time()
+        await pace.rest()
+        found.append(round(trio.current_time() - began, 3))
+    return found
+
+
+async def test_while_nothing_comes_looks_become_seldom(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with following() as pace:
+        assert await pauses(pace, 7) == [0.01, 0.02, 0.04, 0.08, 0.16, 0.25, 0.25]
+        pace.hurry()
+        assert await pauses(pace, 2) == [0.01, 0.02]
+
+
+@pytest.mark.parametrize("many", [250, 1000, 10_000])
+async def test_many_who_wait_look_no_more_often_together(
+    autojump_clock: trio.testing.MockClock, many: int
+) -> None:
+    with ExitStack() as others:
+        for _ in range(many - 1):
+            others.enter_context(following())
+        with following() as pace:
+            *_, last = await pauses(pace, 7)
+    assert many / last == pytest.approx(LOOKS)
