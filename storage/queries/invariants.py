@@ -102,10 +102,19 @@ RULES = {
          WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = a.node_id)
     """,
     "what is wanted has a name of its own": """
-        SELECT min(name) FROM allocations
+        SELECT min(name) FROM allocations a
          WHERE desired_status = 'run' AND client_status IN ('pending', 'running')
            AND coalesce(health ->> '$.Canary', 0) = 0
-      GROUP BY namespace, job_id, name, node_id HAVING count(*) > 1
+      GROUP BY namespace, job_id, name, node_id
+        HAVING count(*) > count(DISTINCT job_version)
+               -- A canary stands, once promoted, beside what it replaces until that is stopped.
+            OR count(*) > 1
+               AND NOT EXISTS (SELECT 1 FROM deployments d
+                                WHERE d.namespace = a.namespace AND d.job_id = a.job_id
+                                  AND d.status IN ('running', 'paused'))
+               AND NOT EXISTS (SELECT 1 FROM evaluations e
+                                WHERE e.namespace = a.namespace AND e.job_id = a.job_id
+                                  AND e.status = 'pending')
     """,
     "only what has not ended holds ports": """
         SELECT a.id FROM allocation_ports p JOIN allocations a ON a.id = p.allocation_id

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,6 +10,7 @@ import trio
 
 from daemon.evals import steering
 from daemon.evals.deployments import watch_deployments
+from storage.check import check
 from storage.errors import Refused
 from storage.queries import deployments
 from storage.records.allocation import Allocation, ClientStatus
@@ -106,6 +108,17 @@ async def test_canaries_that_are_healthy_are_promoted_and_the_rest_follows(
     assert [one.job_version for one in canary.wanted()] == [1, 1]
     assert not any(one.health.canary for one in canary.wanted() if one.health)
     assert canary.job().stable
+
+
+async def test_a_promoted_canary_beside_what_it_replaces_breaks_no_rule(
+    canary: Cluster, tmp_path: Path
+) -> None:
+    await canary.run_all(healthy=True)
+    await until(canary, lambda found: found.task_groups["web"].healthy_allocs == 1)
+    await promote(canary)
+    names = [one.name for one in canary.wanted()]
+    assert len(set(names)) < len(names)
+    assert check(tmp_path) == []
 
 
 async def test_canaries_that_are_not_healthy_are_not_promoted(canary: Cluster) -> None:
