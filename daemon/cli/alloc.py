@@ -32,7 +32,8 @@ def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool)
         return
     allocation = resolve.allocation(client, alloc_id)
     if screen.wants_document:
-        screen.document(client.read(f"/v1/allocation/{segment(allocation.id)}").body)
+        path = f"/v1/allocation/{segment(allocation.id)}"
+        screen.document(client.read(path, retry=True).body)
         return
     show_overview(screen, allocation)
     show_ports(screen, allocation)
@@ -100,7 +101,19 @@ def show_overview(screen: Screen, allocation: ShownAllocation) -> None:
         ("Created", ago(allocation.create_time, now)),
         ("Modified", ago(allocation.modify_time, now)),
     ]
-    screen.facts([*pairs, *_links(screen, allocation)])
+    screen.facts([*pairs, *_links(screen, allocation), *_tries(allocation)])
+
+
+def _tries(allocation: ShownAllocation) -> list[tuple[str, str]]:
+    """Return how often an allocation was tried, and what comes next."""
+    found = allocation.retry
+    if found is None:
+        return []
+    return [
+        ("Placed", several(found.attempts, "time")),
+        ("Restarted", several(found.restarts, "time")),
+        ("Next Try", found.message),
+    ]
 
 
 def _links(screen: Screen, allocation: ShownAllocation) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ def allocation(client: Client, given: str) -> ShownAllocation:
     identifier = given.lower()
     if len(identifier) != _UUID:
         identifier = _allocation_id(client, identifier)
-    return client.fetch(f"/v1/allocation/{segment(identifier)}", ShownAllocation)
+    return client.fetch(f"/v1/allocation/{segment(identifier)}", ShownAllocation, retry=True)
 
 
 def _allocation_id(client: Client, prefix: str) -> str:

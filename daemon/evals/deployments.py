@@ -17,7 +17,7 @@ from daemon.evals.judgement import Verdict, judge
 from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
 from storage.queries import allocations, deployments, job_status, jobs
 from storage.readers import Snapshot
-from storage.records.allocation import ClientStatus, DesiredStatus
+from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.store import Store, unless_full
@@ -54,8 +54,8 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
             seen = store.read(partial(_look, deployment_id=watched.id, now=now))
             if seen is None:
                 return
-            deployment, verdict = seen
-            if not verdict.failure and verdict.groups == deployment.task_groups:
+            deployment, verdict, failed = seen
+            if not (verdict.failure or failed) and verdict.groups == deployment.task_groups:
                 pause = float("inf")
                 if verdict.deadline is not None:
                     pause = max(verdict.deadline - now, 0) / SECOND
@@ -67,13 +67,27 @@ async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deploy
             await store.write(work)
 
 
-def _look(db: Snapshot, *, deployment_id: str, now: int) -> tuple[Deployment, Verdict] | None:
+def _look(
+    db: Snapshot, *, deployment_id: str, now: int
+) -> tuple[Deployment, Verdict, list[Allocation]] | None:
+    """Return a deployment that goes on, what is to happen to it, and what of it has failed since."""
     deployment = deployments.find(db, deployment_id)
     if deployment is None or not deployment.active:
         return None
     job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
     placed = allocations.of_deployment(db, deployment_id)
-    return deployment, judge(deployment, placed, job, now)
+    failed = [one for one in placed if _may_be_replaced(deployment, one)]
+    return deployment, judge(deployment, placed, job, now), failed
+
+
+def _may_be_replaced(deployment: Deployment, one: Allocation) -> bool:
+    """Tell whether the scheduler has to learn that it may place an allocation again."""
+    return (
+        deployment.status == DeploymentStatus.RUNNING
+        and one.client_status == ClientStatus.FAILED
+        and one.desired_status == DesiredStatus.RUN
+        and not one.desired.transition.reschedule
+    )
 
 
 def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> None:
@@ -81,7 +95,7 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
     seen = _look(tx, deployment_id=deployment_id, now=now)
     if seen is None:
         return
-    deployment, verdict = seen
+    deployment, verdict, failed = seen
     moved = msgspec.structs.replace(deployment, task_groups=verdict.groups)
     if verdict.failure:
         told, _ = roll_back(tx, deployment, now) if verdict.reverts else ("", None)
@@ -92,22 +106,17 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
         moved = described(moved)
     deployments.put(tx, moved, now)
     make_ordinary(tx, deployment, moved, now)
-    _allow_replacement(tx, moved, now)
-    if moved.status != DeploymentStatus.PAUSED and verdict.calls_scheduler:
+    if not verdict.failure:
+        _allow_replacement(tx, failed, now)
+    if moved.status != DeploymentStatus.PAUSED and (verdict.calls_scheduler or failed):
         call_scheduler(tx, deployment, now, eval_id)
     else:
         job_status.settle(tx, deployment.namespace, deployment.job_id)
 
 
-def _allow_replacement(tx: Transaction, deployment: Deployment, now: int) -> None:
+def _allow_replacement(tx: Transaction, failed: list[Allocation], now: int) -> None:
     """Let the scheduler place again what has failed, while the deployment goes on."""
-    if deployment.status != DeploymentStatus.RUNNING:
-        return
-    for one in allocations.of_deployment(tx, deployment.id):
-        if one.client_status != ClientStatus.FAILED or one.desired_status != DesiredStatus.RUN:
-            continue
-        if one.desired.transition.reschedule:
-            continue
+    for one in failed:
         transition = msgspec.structs.replace(one.desired.transition, reschedule=True)
         desired = msgspec.structs.replace(one.desired, transition=transition)
         allocations.set_desired(tx, msgspec.structs.replace(one, desired=desired), now)

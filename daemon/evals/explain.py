@@ -17,7 +17,7 @@ from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, 
 from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
-from storage.records.explanation import Cause, Explanation, Reason
+from storage.records.explanation import Cause, Explanation, Reason, Retry
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.periodic import SlotOutcome
@@ -57,14 +57,7 @@ def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason
         message = "it is a parent: each dispatch of it runs as a child"
         yield Reason(cause=Cause.DISPATCH, message=message)
     else:
-        versions = {one.job_version for one in found} - {job.version}
-        case = _Case(
-            job=job,
-            versions={one: jobs.version(db, job.namespace, job.id, one) for one in versions},
-            allocations=found,
-            waiting=evaluations.unfinished(db, job.namespace, job.id),
-            deployment=deployments.latest(db, job.namespace, job.id),
-        )
+        case = _case(db, job, found)
         for group in job.task_groups or ():
             yield from _of_group(db, case, group)
 
@@ -129,6 +122,17 @@ class _Case(msgspec.Struct, frozen=True, kw_only=True):
             and deployment.job_version == self.job.version
             and deployment.status == DeploymentStatus.FAILED
         )
+
+
+def _case(db: Snapshot, job: Job, found: list[Allocation]) -> _Case:
+    versions = {one.job_version for one in found} - {job.version}
+    return _Case(
+        job=job,
+        versions={one: jobs.version(db, job.namespace, job.id, one) for one in versions},
+        allocations=found,
+        waiting=evaluations.unfinished(db, job.namespace, job.id),
+        deployment=deployments.latest(db, job.namespace, job.id),
+    )
 
 
 def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
@@ -208,8 +212,7 @@ def _has_not_ended(db: Snapshot, alloc_id: str) -> bool:
 
 def _failed(case: _Case, one: Allocation) -> Reason:
     """Say when an allocation that failed is tried again, or why not."""
-    tracker = one.desired.reschedule_tracker
-    tries = 1 + len(tracker.events if tracker else ())
+    tries = _tries(one)
     begin = f"{one.name} failed {'once' if tries == 1 else f'{tries} times'}"
     cause, end, until = _next_try(case, one)
     return Reason(
@@ -220,6 +223,12 @@ def _failed(case: _Case, one: Allocation) -> Reason:
         allocation_id=one.id,
         until=until,
     )
+
+
+def _tries(one: Allocation) -> int:
+    """Return how often an allocation was placed, those counted in whose place it came."""
+    tracker = one.desired.reschedule_tracker
+    return 1 + len(tracker.events if tracker else ())
 
 
 def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
@@ -248,6 +257,37 @@ def _next_try(case: _Case, one: Allocation) -> tuple[Cause, str, int]:
         message = f"its deployment {deployment.id} decides what becomes of it"
         return Cause.DEPLOYMENT, message + _deadline(deployment, one.task_group), 0
     return Cause.TURN, "is placed again when the scheduler has looked at it", 0
+
+
+def retry(db: Snapshot, one: Allocation) -> Retry:
+    """Return how often an allocation was tried, and when it is tried again, or why not."""
+    message, at = _outlook(db, one)
+    states = one.client.task_states or {}
+    return Retry(
+        attempts=_tries(one),
+        restarts=sum(state.restarts for state in states.values()),
+        message=message,
+        next_time=at,
+    )
+
+
+def _outlook(db: Snapshot, one: Allocation) -> tuple[str, int]:
+    if one.desired.next_allocation:
+        return f"was placed again as allocation {one.desired.next_allocation}", 0
+    if one.desired_status != DesiredStatus.RUN:
+        return "is not tried again: it is not wanted any more", 0
+    if one.client_status in (ClientStatus.FAILED, ClientStatus.LOST):
+        job = jobs.current(db, one.namespace, one.job_id)
+        if job is None or job.stop:
+            return "is not tried again: its job is not wanted any more", 0
+        _, message, at = _next_try(_case(db, job, [one]), one)
+        return message, at
+    for name, state in (one.client.task_states or {}).items():
+        newest = next(iter(allocations.newest_events(db, one.id, name, most=1)), None)
+        if state.state == TaskPhase.PENDING and newest is not None and newest.start_delay:
+            at = newest.time + newest.start_delay
+            return f'task "{name}" is started again at {_moment(at)}', at
+    return f"needs no other try: it is {one.client_status}", 0
 
 
 # ---- what has no place --------------------------------------------------------------------------

@@ -44,3 +44,17 @@ class Explanation(Record, frozen=True, kw_only=True):
     status: str
     running: int
     reasons: list[Reason]
+
+
+class Retry(Record, frozen=True, kw_only=True):
+    """How often an allocation was tried, and when it is tried again, or why not.
+
+    `attempts` is how often it was placed, with those in whose place it came; `restarts` how often
+    its tasks were started again where they are; `next_time` (nanoseconds since the epoch) is 0 when
+    there is no next time, or nobody knows it.
+    """
+
+    attempts: int
+    restarts: int
+    message: str
+    next_time: int = 0

@@ -17,6 +17,7 @@ from storage.records.allocation import (
 )
 from storage.records.base import Record, SparseRecord
 from storage.records.evaluation import PlacementMetric
+from storage.records.explanation import Retry
 from storage.records.job import Job
 from storage.records.task import Network, Port, Resources
 
@@ -94,6 +95,7 @@ class WholeAllocation(SparseRecord, frozen=True, kw_only=True):
     followup_eval_id: str = ""
     preempted_allocations: list[str] | None = None
     preempted_by_allocation: str = ""
+    retry: Retry | None = None
     create_index: int
     modify_index: int
     alloc_modify_index: int

@@ -6,6 +6,7 @@ import msgspec
 
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import paginate
+from daemon.evals import explain
 from daemon.jobs.stop import stop_allocation
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
@@ -68,7 +69,10 @@ def read(request: Request, db: Snapshot) -> Reply:
         raise NotFound("alloc not found", index=db.table_index("allocations"))
     if not request.sees(found.namespace):
         raise Refused(f'Unknown allocation "{found.id}"')
-    return reply.read(whole(db, found), found.modify_index)
+    shown = whole(db, found)
+    if request.query.flag("retry"):  # a field of ours: the peer's clients do not ask for it
+        shown = msgspec.structs.replace(shown, retry=explain.retry(db, found))
+    return reply.read(shown, found.modify_index)
 
 
 def whole(db: Snapshot, allocation: Allocation) -> views.WholeAllocation:

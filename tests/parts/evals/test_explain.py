@@ -7,9 +7,10 @@ import pytest
 
 from daemon.evals import steering
 from daemon.evals.configuration import configure
-from daemon.evals.explain import explain
-from storage.queries import holdings, jobs, periodic
-from storage.records.allocation import ClientStatus
+from daemon.evals.explain import explain, retry
+from daemon.runner import events
+from storage.queries import allocations, holdings, jobs, periodic
+from storage.records.allocation import Allocation, ClientStatus, TaskState
 from storage.records.base import HOUR, SECOND
 from storage.records.explanation import Cause, Reason
 from storage.records.group import EphemeralDisk, ReschedulePolicy, TaskGroup, Update, Volume
@@ -286,6 +287,51 @@ async def test_what_failed_with_its_deployment_is_not_tried_again(full: Cluster)
         "web.web[0] failed once and is not placed again, because "
         f"deployment {deployment.id} is failed (deployment marked as failed)"
     )
+
+
+# ---- the tries of one allocation -------------------------------------------------------------------
+
+
+def tries(cluster: Cluster, one: Allocation) -> tuple[int, int, str, int]:
+    found = cluster.store.read(lambda db: retry(db, allocations.find(db, one.id) or one))
+    return found.attempts, found.restarts, found.message, found.next_time
+
+
+async def test_an_allocation_says_how_often_it_was_tried_and_what_comes_next(full: Cluster) -> None:
+    await run(full, job("web", group(reschedule_policy=ONCE)))
+    (first,) = full.wanted()
+    await full.report(first, ClientStatus.RUNNING)
+    assert tries(full, first) == (1, 0, "needs no other try: it is running", 0)
+    await full.report(first, ClientStatus.FAILED)
+    await run(full, full.job())
+    at = NOW + 30 * SECOND
+    assert tries(full, first) == (1, 0, "is placed again at 2026-11-21T01:40:30Z", at)
+    full.wait(31)
+    await full.work()
+    second = full.wanted()[-1]
+    assert tries(full, first) == (1, 0, f"was placed again as allocation {second.id}", 0)
+    await full.report(second, ClientStatus.FAILED)
+    await run(full, full.job())
+    limit = "is not placed again: 1 attempt within 3600s are used up"
+    assert tries(full, second) == (2, 0, limit, 0)
+    await run(full, msgspec.structs.replace(full.job(), stop=True))
+    assert tries(full, second)[2].startswith("is not tried again: ")
+
+
+async def test_an_allocation_says_when_its_task_is_started_again(full: Cluster) -> None:
+    await run(full, job("web"))
+    (one,) = full.wanted()
+    waiting = TaskState(state="pending", restarts=2)
+    event = events.restarting(NOW, "", 5 * SECOND)
+
+    def work(tx: Transaction) -> None:
+        client = msgspec.structs.replace(one.client, task_states={"main": waiting})
+        allocations.set_client(tx, msgspec.structs.replace(one, client=client), NOW)
+        allocations.add_events(tx, one.id, {"main": [event]})
+
+    await full.store.write(work)
+    text = 'task "main" is started again at 2026-11-21T01:40:05Z'
+    assert tries(full, one) == (1, 2, text, NOW + 5 * SECOND)
 
 
 async def test_what_failed_goes_by_the_policy_of_its_own_version(full: Cluster) -> None:

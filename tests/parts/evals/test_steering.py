@@ -14,13 +14,15 @@ from storage.check import check
 from storage.errors import Refused
 from storage.queries import deployments
 from storage.records.allocation import Allocation, ClientStatus
-from storage.records.base import SECOND
+from storage.records.base import HOUR, SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
-from storage.records.group import Update
+from storage.records.evaluation import EvalStatus
+from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job
 from storage.records.times import nanoseconds
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING
 
@@ -299,3 +301,32 @@ async def test_a_deployment_that_comes_up_too_slowly_fails(cluster: Cluster) -> 
         await cluster.report(first, ClientStatus.RUNNING)  # anything that happens is a look
         failed = await until(cluster, is_(DeploymentStatus.FAILED))
     assert failed.status_description == "Failed due to progress deadline"
+
+
+@pytest.mark.parametrize("told_before", [False, True], ids=["at once", "unhealthy before"])
+async def test_what_fails_in_a_deployment_is_placed_again_after_its_delay(
+    cluster: Cluster, *, told_before: bool
+) -> None:
+    delayed = ReschedulePolicy(delay=30 * SECOND, delay_function="constant", unlimited=True)
+    patient = with_(progress_deadline=HOUR)
+    await cluster.register(job("web", group("web", update=patient, reschedule_policy=delayed)))
+    await cluster.work()
+    async with watched(cluster):
+        (first,) = cluster.wanted()
+        if told_before:
+            await cluster.report(first, ClientStatus.RUNNING, healthy=False)
+            await until(cluster, lambda found: found.task_groups["web"].unhealthy_allocs == 1)
+            (first,) = cluster.wanted()
+        await cluster.report(first, ClientStatus.FAILED, healthy=False)
+        with trio.fail_after(HAPPENS_WITHIN):
+            while True:
+                with cluster.store.watch("evaluations/") as change:
+                    await cluster.work()
+                    if any(one.wait_until for one in cluster.evaluations(EvalStatus.PENDING)):
+                        break
+                    await change.wait()
+        assert cluster.wanted() == cluster.allocations()
+        cluster.wait(31)
+        await cluster.work()
+    assert cluster.deployment().active
+    assert [one.desired.previous_allocation for one in cluster.allocations()] == ["", first.id]
