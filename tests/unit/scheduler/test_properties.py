@@ -12,6 +12,7 @@ from daemon.scheduler.rollout import max_parallel
 from daemon.scheduler.schedule import schedule
 from daemon.scheduler.sorting import UPDATED
 from daemon.scheduler.state import ClusterState, NodeState, Plan
+from daemon.wording import why
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.base import SECOND
 from storage.records.deployment import DeploymentStatus
@@ -19,7 +20,7 @@ from storage.records.evaluation import Evaluation
 from storage.records.group import ReschedulePolicy, TaskGroup, Update
 from storage.records.job import Job
 from storage.records.node import NodeStatus
-from storage.records.task import Network, Port, Resources
+from storage.records.task import Network, Port, Resources, Task
 from tests.samples import group, job, task
 from tests.unit.scheduler.world import World, ids, small
 
@@ -375,6 +376,62 @@ def _on_their_way(step: Step, group: TaskGroup, placed_by: dict[str, str]) -> li
     ]
 
 
+gentle = some.builds(
+    Update,
+    max_parallel=some.integers(1, 3),
+    canary=some.integers(0, 2),
+    auto_promote=some.booleans(),
+)
+
+
+def _promote_well(world: World, number: int) -> None:
+    """Promote canaries as it may be done: when all of them are well."""
+    state = world.deployment.task_groups.get("web")
+    if state is None or len(state.placed_canaries or ()) < state.desired_canaries:
+        return
+    canaries = [world.allocations[one] for one in state.placed_canaries or ()]
+    if all(one.health is not None and one.health.healthy for one in canaries):
+        world.promote()
+
+
+# Versions, and what happens between them while nothing fails.
+rollouts = some.lists(
+    some.one_of(
+        some.builds(lambda value: task(env={"A": value}), some.sampled_from("abc")),
+        some.sampled_from([_start, _start, _wait, _promote_well]),
+        some.sampled_from([DeploymentStatus.PAUSED, DeploymentStatus.RUNNING]).map(_deployment),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(some.integers(1, 6), gentle, rollouts, some.integers(0, 9))
+def test_an_update_of_a_service_that_is_well_leaves_as_many_well_as_its_limit_demands(
+    count: int, update: Update, course: list[Any], number: int
+) -> None:
+    world, well = World(), set[str]()
+    world.run(job("web", group("web", count=count, update=update)))
+    world.settle()
+    for event in course:
+        # What was well and is only updated in place runs on all the time.
+        well |= {one.id for one in world.running() if one.health and one.health.healthy}
+        if not isinstance(event, Task):
+            event(world, number)
+            world.progress()
+        elif _there(world, well) >= count:
+            world.run(job("web", group("web", event, count=count, update=update)))
+        well |= {one.id for one in world.running() if one.health and one.health.healthy}
+        assert _there(world, well) >= count - update.max_parallel
+
+
+def _there(world: World, well: set[str]) -> int:
+    """Return how many are wanted, run, and have been found to be well."""
+    return sum(
+        one.client_status == ClientStatus.RUNNING and one.id in well for one in world.running()
+    )
+
+
 @settings(max_examples=200, deadline=None)
 @given(histories(ALL))
 def test_what_is_not_placed_is_explained_and_waits(history: Any) -> None:
@@ -389,6 +446,7 @@ def test_what_is_not_placed_is_explained_and_waits(history: Any) -> None:
         step.plan for step in steps if any(step.plan.queued.values()) and step.plan.blocked is None
     ]
     assert unexplained == []
+    assert [why(metric) for metric in metrics if why(metric).startswith("none of")] == []
     assert forgotten == []
 
 
