@@ -323,7 +323,7 @@ class FakePodman:
         return 200, {
             "Running": running,
             "ExitCode": self.codes.get(name, 0),
-            "Pid": process.pid if process else 0,
+            "Pid": process.pid if process is not None and running else 0,
         }
 
     async def _resize(self, name: str, *, query: Mapping[str, str], **_: Any) -> tuple[int, Any]:

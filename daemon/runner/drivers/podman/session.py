@@ -15,13 +15,14 @@ import msgspec
 import trio
 
 from daemon.runner.drivers.driver import StartFailed
-from daemon.runner.drivers.podman.api import Command, Podman, PodmanFailed
+from daemon.runner.drivers.podman.api import Podman, PodmanFailed
 
 _HEAD = struct.Struct(">B3xL")
 _STREAMS = {1: "stdout", 2: "stderr"}
 _CHUNK = 32 * 1024
 _MOST_PIECE = 1 << 20  # bytes of a piece: podman sends some kilobytes
 _AGAIN = 0.01  # seconds between two looks whether a command has begun or ended
+_BEGINS_WITHIN = 2.0  # seconds from podman's answer until a command runs
 _SWITCHED, _OK = 101, 200
 
 
@@ -83,12 +84,10 @@ class PodmanSession:
         if self._code is None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow_sizes)
+                nursery.start_soon(self._know_process)
                 await self._share()
                 nursery.cancel_scope.cancel()
-            try:
-                self._code = (await until(self._podman, self._command, running=False)).exit_code
-            except PodmanFailed:  # the container has gone, and the command with it
-                self._code = 128 + signal.SIGKILL
+            self._code = await self._status()
         return self._code
 
     async def _share(self) -> None:
@@ -131,14 +130,29 @@ class PodmanSession:
             except PodmanFailed:
                 continue
 
-    async def begin(self) -> None:
-        """Know the command's process. Raises `PodmanFailed`."""
-        found = await until(self._podman, self._command, running=True)
-        if found.running and found.pid:
+    async def _know_process(self) -> None:
+        """Find the command's process as soon as there is one; of one that has ended, nothing is found."""
+        while self._process is None:
             try:
-                self._process = os.pidfd_open(found.pid)
-            except OSError:
-                self._process = None
+                found = await self._podman.command(self._command)
+            except PodmanFailed:
+                return
+            if found.running and found.pid:
+                try:
+                    self._process = os.pidfd_open(found.pid)
+                except OSError:
+                    return
+                continue
+            await trio.sleep(_AGAIN)
+
+    async def _status(self) -> int:
+        """Return the exit status of a command whose streams have come to their end."""
+        try:
+            while (found := await self._podman.command(self._command)).running:  # noqa: ASYNC110
+                await trio.sleep(_AGAIN)
+        except PodmanFailed:  # the container has gone, and the command with it
+            return 128 + signal.SIGKILL
+        return found.exit_code
 
     def kill(self) -> None:
         """Kill the command unless it has ended."""
@@ -150,6 +164,10 @@ class PodmanSession:
 
     async def close(self) -> None:
         """Kill the command unless it has ended, and let go of it."""
+        if self._code is None:
+            # One that is about to begin would otherwise go on, with nobody to talk to.
+            with trio.move_on_after(_BEGINS_WITHIN, shield=True):
+                await self._know_process()
         self.kill()
         if self._process is not None:
             os.close(self._process)
@@ -162,15 +180,6 @@ class PodmanSession:
         await trio.aclose_forcefully(self._stream)
 
 
-async def until(podman: Podman, command: str, *, running: bool) -> Command:
-    """Return what became of a command, once it runs (or has run already), or has ended."""
-    while True:
-        found = await podman.command(command)
-        if found.running is running or (running and (found.pid or found.exit_code)):
-            return found
-        await trio.sleep(_AGAIN)
-
-
 async def open_session(
     podman: Podman, name: str, wanted: dict[str, object], *, tty: bool
 ) -> PodmanSession:
@@ -180,15 +189,7 @@ async def open_session(
         stream, early = await _attach(podman, command, tty=tty)
     except (PodmanFailed, OSError, trio.BrokenResourceError, h11.ProtocolError) as error:
         raise StartFailed(f"failed to start command: {error}") from error
-    session = PodmanSession(podman, command, stream, early, tty=tty)
-    try:
-        await session.begin()
-    except BaseException as error:
-        await trio.aclose_forcefully(stream)
-        if isinstance(error, PodmanFailed):
-            raise StartFailed(f"failed to start command: {error}") from error
-        raise
-    return session
+    return PodmanSession(podman, command, stream, early, tty=tty)
 
 
 async def _attach(podman: Podman, command: str, *, tty: bool) -> tuple[trio.SocketStream, bytes]:
