@@ -122,7 +122,7 @@ def _make_or_take(root: str, path: str, mode: int, previous: str) -> None:
     """
     target, source = f"{root}/{path}", f"{previous}/{path}"
     if previous and path.endswith(_HANDED_ON) and not os.path.lexists(target):
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             if stat.S_ISDIR(os.lstat(source).st_mode):
                 os.rename(source, target)
     _make(target, mode)

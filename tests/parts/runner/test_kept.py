@@ -1,6 +1,7 @@
 """What outlives an allocation: the data of a group that keeps its disk, and the logs."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,13 @@ def test_what_a_task_has_put_in_the_place_of_its_directory_is_not_taken(
     (previous / "main/local").symlink_to("/etc")
     lay_out(tmp_path / "next", previous, "main")
     assert not (tmp_path / "next/main/local").is_symlink()
+    assert list((tmp_path / "next/main/local").iterdir()) == []
+
+
+def test_what_is_no_directory_any_more_hands_on_nothing(previous: Path, tmp_path: Path) -> None:
+    shutil.rmtree(previous / "main")
+    (previous / "main").touch()
+    lay_out(tmp_path / "next", previous, "main")
     assert list((tmp_path / "next/main/local").iterdir()) == []
 
 
