@@ -62,6 +62,13 @@ def _parts(line: str) -> tuple[list[str], list[str]]:
     return before.split(" "), after.split(" ")
 
 
+def _is_empty(place: str) -> bool:
+    try:
+        return not os.listdir(place)
+    except OSError:  # a task has removed it, or put something else in its place
+        return False
+
+
 class SecretDirs:
     """What keeps secrets in memory below the directory of all allocations."""
 
@@ -75,7 +82,7 @@ class SecretDirs:
     async def seclude(self, directory: str, megabytes: int) -> None:
         """Let a directory be in memory, unless it is, or something lies in it already."""
         place = self._real(directory)
-        if not self._may or place in self._mounted or os.listdir(place):
+        if not self._may or place in self._mounted or not _is_empty(place):
             return
         options = f"size={max(megabytes, _LEAST)}m,{_OPTIONS}"
         problem = await self._run(["sh", "-c", _MOUNT, "sh", place, options, _SOURCE])

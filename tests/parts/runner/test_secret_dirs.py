@@ -97,6 +97,15 @@ async def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path)
     assert mounted(str(tmp_path)) == []
 
 
+async def test_a_directory_that_a_task_has_removed_is_no_fault_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "a/main").mkdir(parents=True)
+    dirs = SecretDirs(str(tmp_path))
+    await dirs.seclude(str(tmp_path / "a/main/secrets"), 0)
+    (tmp_path / "a/main/secrets").write_text("not a directory")
+    await dirs.seclude(str(tmp_path / "a/main/secrets"), 0)
+    assert dirs.allocations() == set()
+
+
 async def test_nothing_is_mounted_where_a_link_leads(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
