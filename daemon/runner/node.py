@@ -42,17 +42,12 @@ from daemon.runner.report import Reports
 from daemon.runner.room import keep_logs, keep_room
 from daemon.runner.rotation import Sweeper
 from daemon.runner.secret_dirs import SecretDirs
+from daemon.runner.turns import ends_before
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, jobs
 from storage.readers import Snapshot
-from storage.records.allocation import (
-    AllocatedResources,
-    Allocation,
-    DesiredStatus,
-    TaskPhase,
-    TaskState,
-)
+from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
 from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.service import CheckResult
@@ -280,44 +275,11 @@ class Runner:
             wanted.allocation,
             wanted.job,
             wanted.pasts,
-            self._predecessors(wanted.allocation),
+            ends_before(wanted.allocation, self._running.values(), self._capacity, self._is_known),
         )
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
         self._nursery.start_soon(self._run_allocation, runner)
-
-    def _predecessors(self, allocation: Allocation) -> list[trio.Event]:
-        """Return the ends that come before it begins.
-
-        Of what it replaces, of who has its ports or was evicted for it, and, where there is no room
-        beside them, of all that are ending: the scheduler has given their room away.
-        """
-        desired, needs = allocation.desired, allocation.placement.resources
-        awaited = {desired.previous_allocation, *(desired.waits_for or ())}
-        some_end = any(one.is_ending for one in self._running.values())
-        crowded = some_end and self._is_crowded(needs)
-        return [
-            one.ended
-            for one in self._running.values()
-            if one.id in awaited
-            or (crowded and one.is_ending)
-            or (not needs.ports.isdisjoint(one.resources.ports) and self._is_ending(one))
-        ]
-
-    def _is_crowded(self, more: AllocatedResources) -> bool:
-        """Tell whether it would be too much for the node beside all that has not ended."""
-        cpu, memory, disk = self._capacity
-        every = [more, *(one.resources for one in self._running.values())]
-        return (
-            sum(one.cpu for one in every) > cpu
-            or sum(one.memory for one in every) > memory
-            or sum(one.shared.disk_mb for one in every) > disk
-        )
-
-    def _is_ending(self, runner: AllocRunner) -> bool:
-        if runner.is_ending:
-            return True
-        return not self._is_known(runner.id)  # purged
 
     async def _run_allocation(self, runner: AllocRunner) -> None:
         await runner.run()

@@ -9,6 +9,7 @@ import trio
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
+from daemon.runner.turns import ends_before
 from storage.errors import NotFound, Refused
 from storage.queries import nodes
 from storage.records.allocation import (
@@ -91,7 +92,7 @@ async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
     async with open_world(store, data_dir, dev=True):
         node = only_node(store)
     assert node.node_resources.networks[0].ip == "127.0.0.1"
-    assert sorted(node.drivers) == ["exec", "mock_driver", "raw_exec"]
+    assert sorted(node.drivers) == ["docker", "exec", "mock_driver", "podman", "raw_exec"]
 
 
 async def test_a_node_says_what_it_cannot_guarantee(store: Store, data_dir: Path) -> None:
@@ -119,7 +120,9 @@ async def test_what_begins_waits_for_the_room_of_what_ends(
 
         def waits_for(cpu: int) -> list[trio.Event]:
             more = service(mock(resources=Resources(cpu=cpu, memory_mb=20)), job_id="more")
-            return world.runner._predecessors(placed(more, world.runner.node_id, "more"))
+            runner = world.runner
+            wanted = placed(more, runner.node_id, "more")
+            return ends_before(wanted, runner._running.values(), runner._capacity, runner._is_known)
 
         assert waits_for(30) == []  # beside the 20 of the other one
         assert waits_for(31) == [world.runner._running[ending].ended]

@@ -1,0 +1,47 @@
+"""Whose end an allocation waits for before it begins."""
+
+from collections.abc import Callable, Collection
+
+import trio
+
+from daemon.runner.alloc import AllocRunner
+from storage.records.allocation import AllocatedResources, Allocation
+
+
+def ends_before(
+    allocation: Allocation,
+    running: Collection[AllocRunner],
+    capacity: tuple[int, int, int],
+    is_known: Callable[[str], bool],
+) -> list[trio.Event]:
+    """Return the ends that come before an allocation begins.
+
+    Of what it replaces, of who has its ports or was evicted for it, and, where there is no room
+    beside them, of all that are ending: the scheduler has given their room away. `capacity` is the
+    node's CPU (MHz), memory and disk (MB); `is_known` tells whether the store has an allocation: not once it was purged.
+    """
+    desired, needs = allocation.desired, allocation.placement.resources
+    awaited = {desired.previous_allocation, *(desired.waits_for or ())}
+    some_end = any(one.is_ending for one in running)
+    crowded = some_end and _is_crowded([needs, *(one.resources for one in running)], capacity)
+
+    def leaves_ports(one: AllocRunner) -> bool:
+        if needs.ports.isdisjoint(one.resources.ports):
+            return False
+        return one.is_ending or not is_known(one.id)
+
+    return [
+        one.ended
+        for one in running
+        if one.id in awaited or (crowded and one.is_ending) or leaves_ports(one)
+    ]
+
+
+def _is_crowded(every: list[AllocatedResources], capacity: tuple[int, int, int]) -> bool:
+    """Tell whether it would be too much for the node if all of them ran."""
+    cpu, memory, disk = capacity
+    return (
+        sum(one.cpu for one in every) > cpu
+        or sum(one.memory for one in every) > memory
+        or sum(one.shared.disk_mb for one in every) > disk
+    )
