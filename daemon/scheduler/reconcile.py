@@ -104,7 +104,7 @@ class _Reconciliation:
             promoted=canary_ids if not self._on_trial else set(),
         )
         sorting.sort_updates(self._situation, self._group, sets)
-        self._try_first([one for one in sets.keep if one.id in canary_ids])
+        self._try_first([one for one in [*sets.keep, *sets.failed] if one.id in canary_ids])
         self._find_missing()
         limit = self._limit()
         replaceable = self._replacements(limit)

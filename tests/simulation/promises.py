@@ -175,10 +175,10 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
     for name, state in unfinished.items():
         group = job.group(name) if job else None
         manual = group and group.update and group.update.health_check == "manual"
-        if state.desired_canaries and not state.promoted:
-            return manual or state.healthy_allocs >= state.desired_canaries
         if manual or not state.progress_deadline or state.require_progress_by == ZERO_TIME:
             return True
+        if state.desired_canaries and not state.promoted:
+            return state.healthy_allocs >= state.desired_canaries
     return False
 
 

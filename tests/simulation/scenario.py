@@ -66,6 +66,11 @@ class Scenario:
             await self._do(world, operations)
         await self._pause()
 
+    async def _try(self, world: World, operations: Operations) -> None:
+        """Do something, unless the daemon is killed before."""
+        await trio.lowlevel.checkpoint()
+        await self._do(world, operations)
+
     async def _do(self, world: World, operations: Operations) -> None:
         try:
             done = await operations.any()
@@ -83,7 +88,7 @@ class Scenario:
     async def _kill(self, world: World, operations: Operations) -> None:
         """Kill the daemon in the middle of something."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._do, world, operations)
+            nursery.start_soon(self._try, world, operations)
             await turns(self._dice.randrange(80))
             self._say(world, "the daemon is killed")
             nursery.cancel_scope.cancel()

@@ -403,6 +403,18 @@ def test_a_canary_that_cannot_stay_is_made_anew(lost: bool) -> None:
     assert counts(plan)["canary"] == 1
 
 
+def test_a_canary_that_failed_is_replaced_once() -> None:
+    at_once = ReschedulePolicy(delay=0, delay_function="constant", unlimited=True)
+    how = {"count": 2, "update": rolling(canary=2), "reschedule_policy": at_once}
+    world = settled(job("web", group("web", **how)))
+    world.run(job("web", group("web", SECOND_TASK, **how)))
+    world.start(healthy=True)
+    canary = next(one for one in world.running() if one.job_version == 1)
+    world.mark(world.fail(canary), reschedule=True)
+    (again,) = world.progress().place
+    assert (again.name, again.job_version) == (canary.name, 1)
+
+
 def test_a_canary_is_tried_though_what_it_would_replace_has_gone() -> None:
     world = settled(web(count=1, update=ONE_CANARY))
     (old,) = world.running()
