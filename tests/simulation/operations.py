@@ -26,7 +26,7 @@ from storage.records.deployment import Deployment
 from storage.records.job import Job
 from storage.records.node import DrainSpec
 from tests.simulation.jobs import KINDS, SPECS, draw
-from tests.simulation.world import World
+from tests.simulation.world import RETENTION, World
 
 AROUND = Surroundings(region="global", node_pools={"default"})
 NAMESPACE = "default"
@@ -248,7 +248,7 @@ class Operations:
 
     async def collect(self) -> str:
         self._world.runner.collect_all()
-        await gc.collect_now(self._world.store, self._world.clock.now())
+        await gc.collect_now(self._world.store, self._world.clock.now(), RETENTION)
         return "all that has ended"
 
     # ---- whom it may concern ----------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import trio
 
 from daemon.config import Config
+from daemon.evals.gc import Retention
 from daemon.evals.worker import open_evals
 from daemon.jobs.children import open_children
 from daemon.jobs.periodic import open_periodic
@@ -26,7 +27,7 @@ from tests.simulation.machine import Machine, NoGroups, SimulatedDriver
 from tests.simulation.order import SimulatedClock
 
 CPU, MEMORY, DISK = 2000, 4000, 20_000  # MHz, MiB and MiB of the node
-RETENTION = 30 * HOUR
+RETENTION = Retention(jobs_for=30 * HOUR, allocations_for=20 * HOUR, evaluations=20)
 
 _PAGES = 4294967294  # of a file, at most
 
