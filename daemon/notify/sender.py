@@ -20,19 +20,18 @@ from daemon.notify import message
 from daemon.notify.ways import NotTold, post, run
 from daemon.runner.http import Permit
 from daemon.variables.change import items_of
-from storage.errors import Invalid, StorageFull, Unsealable
+from storage.errors import Invalid, Unsealable
 from storage.queries import installation, notifications, variables
 from storage.queries.notifications import Key
 from storage.records.base import SECOND
 from storage.records.notification import Notification, NotificationStatus
-from storage.store import Store
+from storage.store import Store, unless_full
 
 log = logging.getLogger("steward.notify")
 
 AT_ONCE = 8  # attempts
 _ATTEMPT = 20.0  # seconds that one may take
 _LONGEST_SLEEP = 60.0  # seconds: the wall clock may be set meanwhile
-_DISK_FULL_PAUSE = 1.0  # seconds
 _FOLDER = "steward/notify"  # of the variables that hold the secrets
 _ITEM = "secret"
 
@@ -139,12 +138,8 @@ class Sender:
 
     async def _note(self, one: Notification) -> None:
         while True:
-            try:
+            async with unless_full(f"it is not written down that job {one.job_id} was told of"):
                 await self._store.write(lambda tx: notifications.mark(tx, one))
-            except StorageFull as error:
-                log.warning("it is not written down that job %s was told of: %s", one.job_id, error)
-                await trio.sleep(_DISK_FULL_PAUSE)
-            else:
                 return
 
 

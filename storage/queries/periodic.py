@@ -38,6 +38,16 @@ _FOLLOW = """
     ON CONFLICT (namespace, job_id) DO UPDATE
        SET followed_to = max(followed_to, excluded.followed_to), next_slot = NULL
 """
+_LOOK_AGAIN = """
+    UPDATE periodic_jobs SET next_slot = NULL WHERE namespace = :namespace AND job_id = :job_id
+"""
+_SAME_CLOCK = """
+    SELECT 1 FROM job_versions n
+      JOIN job_versions o
+        ON o.namespace = n.namespace AND o.job_id = n.job_id AND o.version = n.version - 1
+     WHERE n.namespace = :namespace AND n.job_id = :job_id AND n.version = :version
+       AND n.document -> '$.Periodic' = o.document -> '$.Periodic'
+"""
 _LEAVE = "DELETE FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
 # NULL sorts first: what is not worked out yet.
 _DUE = """
@@ -59,13 +69,33 @@ _SET_PAUSED = """
 
 
 def follow(tx: Transaction, job: Job) -> None:
-    """Follow the clock for a job from its new version on, or do not any more."""
+    """Follow the clock for a job that has a new version, or do not any more.
+
+    A clock that is the same goes on: what has not been decided yet is decided for the new version.
+    """
     key = {"namespace": job.namespace, "job_id": job.id}
-    if is_followed(job):
-        tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
+    if job.periodic is None:
+        return
+    known = of_job(tx, job.namespace, job.id)
+    goes_on = is_followed(job)
+    if known and goes_on and tx.one(_SAME_CLOCK, {**key, "version": job.version}):
+        tx.execute(_LOOK_AGAIN, key)
+    else:
+        if known and known.next_slot and known.next_slot <= job.submit_time:
+            reason = "its clock was changed" if goes_on else "the job was stopped"
+            _give_up(tx, job, known.next_slot, f"{reason} before it was decided")
+        if goes_on:
+            tx.execute(_FOLLOW, {**key, "followed_to": job.submit_time})
+        else:
+            tx.execute(_LEAVE, key)
+    if goes_on:
         tx.touch("periodic_jobs", TOPIC)
-    elif job.periodic is not None:
-        tx.execute(_LEAVE, key)
+
+
+def _give_up(tx: Transaction, job: Job, slot: int, reason: str) -> None:
+    skipped = SlotOutcome.SKIPPED
+    done = Slot(slot=slot, slots=1, decided_at=job.submit_time, outcome=skipped, reason=reason)
+    add_slot(tx, job.namespace, job.id, done)
 
 
 def is_followed(job: Job) -> bool:

@@ -20,6 +20,7 @@ from daemon.jobs.periodic import (
     open_periodic,
     pause,
 )
+from daemon.jobspec.extensions import JITTER
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
 from storage.records.base import HOUR, MINUTE, SECOND
@@ -354,6 +355,48 @@ async def test_another_clock_counts_from_its_registration_on(store: Store) -> No
     await register(store, Periodic(specs=["0 9 * * *"]), submit_time=changed)
     await look(store, changed)
     assert (len(children(store)), next_of(store)) == (1, at("2026-11-22T09:00"))
+
+
+async def test_a_new_version_with_the_same_clock_loses_no_slot(store: Store) -> None:
+    await register(store)
+    await look(store, NOW)
+    late = FIRST + 5 * SECOND
+    await register(store, priority=60, submit_time=late)
+    await look(store, late)
+    assert (outcomes(store), next_of(store)) == ([(FIRST, "launched")], FIRST + HOUR)
+
+
+async def test_a_new_version_keeps_a_launch_that_jitter_delays(store: Store) -> None:
+    jittered = {JITTER.name: "50m"}
+    await register(store, meta=jittered)
+    await look(store, NOW)
+    launch = next_of(store)
+    assert launch is not None
+    assert launch > FIRST + SECOND
+    await register(store, meta=jittered, priority=60, submit_time=FIRST + SECOND)
+    await look(store, FIRST + SECOND)
+    assert next_of(store) == launch
+    await look(store, launch)
+    assert outcomes(store) == [(FIRST, "launched")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"block": Periodic(specs=["0 9 * * *"])}, "its clock was changed before it was decided"),
+        ({"stop": True}, "the job was stopped before it was decided"),
+    ],
+)
+async def test_a_slot_that_a_change_came_before_is_in_the_ledger(
+    store: Store, changes: dict[str, Any], reason: str
+) -> None:
+    await register(store)
+    await look(store, NOW)
+    await register(store, submit_time=FIRST + SECOND, **changes)
+    await look(store, FIRST + SECOND)
+    assert [(one.slot, one.outcome, one.reason) for one in ledger(store)] == [
+        (FIRST, "skipped", reason)
+    ]
 
 
 async def test_a_purge_takes_clock_and_ledger_along(store: Store) -> None:
