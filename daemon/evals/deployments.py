@@ -15,7 +15,7 @@ import trio
 from daemon.clock import Clock
 from daemon.evals.judgement import Verdict, judge
 from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
-from storage.queries import allocations, deployments, job_status, jobs
+from storage.queries import allocations, deployments, job_status, jobs, notifications
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
 from storage.records.base import SECOND
@@ -102,6 +102,8 @@ def _advance(tx: Transaction, *, deployment_id: str, now: int, eval_id: str) -> 
         moved = msgspec.structs.replace(
             moved, status=DeploymentStatus.FAILED, status_description=verdict.failure + told
         )
+        reason = f"version {moved.job_version} was not deployed: {moved.status_description}"
+        notifications.deployment_failed(tx, (moved.namespace, moved.job_id), reason, now)
     elif moved.task_groups != deployment.task_groups:
         moved = described(moved)
     deployments.put(tx, moved, now)

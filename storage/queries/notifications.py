@@ -123,6 +123,19 @@ def _tell(tx: Transaction, row: sqlite3.Row, owner_id: str, *, failed: bool) -> 
     )
 
 
+_WISH = "SELECT notify FROM jobs WHERE namespace = :namespace AND id = :id"
+
+
+def deployment_failed(tx: Transaction, key: Key, reason: str, now: int) -> None:
+    """Tell that a new version of a job could not be deployed, if that is wished for."""
+    values = {"namespace": key[0], "id": key[1]}
+    row = tx.one(_WISH, values)
+    if row and row["notify"]:
+        tx.execute(_SET_OUTCOME, {**values, "outcome": "failed"})
+        failure = NotifyEvent.FAILURE
+        add(tx, key, decoded(row["notify"]), failure, run_id=key[1], reason=reason, now=now)
+
+
 # ---- sending ------------------------------------------------------------------------------------
 
 _DUE = """

@@ -12,7 +12,7 @@ from daemon.evals import steering
 from daemon.evals.deployments import watch_deployments
 from storage.check import check
 from storage.errors import Refused
-from storage.queries import deployments
+from storage.queries import deployments, notifications
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.base import HOUR, SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
@@ -330,3 +330,17 @@ async def test_what_fails_in_a_deployment_is_placed_again_after_its_delay(
         await cluster.work()
     assert cluster.deployment().active
     assert [one.desired.previous_allocation for one in cluster.allocations()] == ["", first.id]
+
+
+async def test_a_deployment_that_fails_is_told_of(cluster: Cluster) -> None:
+    hook = {"steward_notify_webhook": "https://hooks.example/x"}
+    impatient = with_(progress_deadline=0)
+    await cluster.register(job("web", group("web", update=impatient), meta=hook))
+    await cluster.work()
+    async with watched(cluster):
+        (one,) = cluster.wanted()
+        await cluster.report(one, ClientStatus.RUNNING, healthy=False)
+        await until(cluster, is_(DeploymentStatus.FAILED))
+    (told,) = cluster.store.read(lambda db: notifications.of_job(db, "default", "web"))
+    assert (told.event, told.run_id) == ("failure", "web")
+    assert told.reason == "version 0 was not deployed: Failed due to unhealthy allocations"
