@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from storage.records.allocation import Allocation
+from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
@@ -65,9 +65,16 @@ def judge(
 
 
 def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
-    """Return a group with its healthy allocations counted; each new one moves the deadline on."""
+    """Return a group with its healthy allocations counted; each new one moves the deadline on.
+
+    What has been told to stop is not what the deployment is to bring up.
+    """
     health = [one.health for one in placed if one.health is not None]
-    healthy = [one for one in health if one.healthy is True]
+    healthy = [
+        one.health
+        for one in placed
+        if one.health is not None and one.health.healthy and one.desired_status == DesiredStatus.RUN
+    ]
     deadline = state.require_progress_by
     if state.progress_deadline and healthy:
         latest = max(nanoseconds(one.timestamp) for one in healthy)

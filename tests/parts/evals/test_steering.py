@@ -10,9 +10,10 @@ import trio
 
 from daemon.evals import steering
 from daemon.evals.deployments import watch_deployments
+from daemon.evals.judgement import judge
 from storage.check import check
 from storage.errors import Refused
-from storage.queries import deployments, notifications
+from storage.queries import allocations, deployments, notifications
 from storage.records.allocation import Allocation, ClientStatus
 from storage.records.base import HOUR, SECOND
 from storage.records.deployment import Deployment, DeploymentStatus
@@ -344,3 +345,16 @@ async def test_a_deployment_that_fails_is_told_of(cluster: Cluster) -> None:
     (told,) = cluster.store.read(lambda db: notifications.of_job(db, "default", "web"))
     assert (told.event, told.run_id) == ("failure", "web")
     assert told.reason == "version 0 was not deployed: Failed due to unhealthy allocations"
+
+
+async def test_what_was_drained_is_not_what_a_deployment_has_brought_up(cluster: Cluster) -> None:
+    await cluster.register(job("web", group("web", update=with_(health_check="manual"))))
+    await cluster.work()
+    (one,) = cluster.wanted()
+    await cluster.report(one, ClientStatus.RUNNING, healthy=True)
+    stopped = msgspec.structs.replace(cluster.allocations()[0], desired_status="stop")
+    await cluster.store.write(lambda tx: allocations.set_desired(tx, stopped, NOW))
+    deployment = cluster.deployment()
+    verdict = judge(deployment, [stopped], cluster.job(), NOW)
+    assert verdict.groups["web"].healthy_allocs == 0
+    assert not verdict.calls_scheduler
