@@ -10,7 +10,6 @@ is described by what was written beside its logs when it began.
 
 import logging
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.runner.taskdir import MOVED, SHARED
+from daemon.runner.taskdir import MOVED, SHARED, remove_tree
 from storage.records.task import LogConfig
 
 _ABOUT = ".about"
@@ -62,7 +61,7 @@ def about(root: Path) -> About | None:
 def directory_of(alloc_dir: Path, logs_dir: Path, alloc_id: str) -> Path:
     """Return the directory in which the logs of an allocation lie, or would."""
     kept = logs_dir / alloc_id
-    return kept if (kept / _LOGS).is_dir() else alloc_dir / alloc_id
+    return kept if os.path.isdir(kept / _LOGS) else alloc_dir / alloc_id
 
 
 def keep(root: str, kept: Path) -> None:
@@ -95,23 +94,26 @@ def sweep(logs_dir: Path, *, days: int, megabytes: int, now: float) -> None:
         used += one.size
         if one.written < now - days * 86_400 or used > megabytes * 1024 * 1024:
             _log.info("the logs of allocation %s, which is gone, are removed", one.path.name)
-            shutil.rmtree(one.path, ignore_errors=True)
+            remove_tree(str(one.path))
 
 
 def _every(logs_dir: Path) -> Iterator[Kept]:
     with suppress(FileNotFoundError):
         for entry in os.scandir(logs_dir):
-            facts = [_facts(entry.path), *map(_facts, Path(entry.path).rglob("*"))]
-            files = [one for one in facts if one is not None and stat.S_ISREG(one.st_mode)]
-            yield Kept(
-                path=Path(entry.path),
-                size=sum(one.st_blocks * _BLOCK for one in facts if one is not None),
-                written=max((one.st_mtime for one in files), default=0),
-            )
+            size, written = 0, 0.0
+            for one in _below(entry.path):
+                size += one.st_blocks * _BLOCK
+                if stat.S_ISREG(one.st_mode):
+                    written = max(written, one.st_mtime)
+            yield Kept(path=Path(entry.path), size=size, written=written)
 
 
-def _facts(path: Path | str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
+def _below(place: str) -> Iterator[os.stat_result]:
+    folders = [place]
+    while folders:
+        with suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                with suppress(OSError):
+                    yield entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)

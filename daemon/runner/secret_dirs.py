@@ -25,6 +25,7 @@ _OPTIONS = "nosuid,nodev,noexec,nr_inodes=1024,mode=0777"
 _OURS, _FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"
 # No link that a task might have put there is followed, neither by the shell nor by what it starts.
 _MOUNT = 'cd -P "$1" && [ "$(pwd -P)" = "$1" ] && exec mount -c -t tmpfs -o "$2" "$3" .'
+_UNMOUNT = 'cd -P "$1" && [ "$(pwd -P)" = "$1" ] && exec umount -c -l .'
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _log = logging.getLogger("steward.runner")
@@ -96,7 +97,7 @@ class SecretDirs:
         below = self._real(directory) if directory else self._top
         for place in [one for one in self._mounted if one.startswith(f"{below}/")]:
             self._mounted.discard(place)
-            problem = await self._run(["umount", "-c", "-l", place])
+            problem = await self._run(["sh", "-c", _UNMOUNT, "sh", place])
             if problem:
                 _log.warning("what is mounted at %s stays: %s", place, problem)
 

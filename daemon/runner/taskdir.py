@@ -16,10 +16,12 @@ import base64
 import os
 import shutil
 import stat
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 from daemon.runner.beneath import Escapes, inner, open_beneath, write_beneath
+from daemon.runner.drivers.shim import PATH
 from daemon.runner.env import Directories
 from storage.errors import Invalid
 from storage.records.task import Task
@@ -134,7 +136,11 @@ def _make(path: str, mode: int) -> None:
         os.mkdir(path, mode)
     except FileExistsError:
         return
-    os.chmod(path, mode, follow_symlinks=True)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)
 
 
 def write_dispatched(root: str, task: Task, payload: str | None) -> None:
@@ -168,15 +174,30 @@ def remove(root: str) -> None:
         with suppress(OSError):  # it is not there, or another such is
             os.rename(root, f"{root}{_GONE}")
             root = f"{root}{_GONE}"
-    shutil.rmtree(root, ignore_errors=True)
+    remove_tree(root)
     if not os.path.lexists(root):
         return
-    for folder, names, _ in os.walk(root):
-        for path in (folder, *(f"{folder}/{name}" for name in names)):
-            with suppress(OSError):  # another sweep may have removed it meanwhile
-                if not os.path.islink(path):
-                    os.chmod(path, stat.S_IRWXU)
-    shutil.rmtree(root, ignore_errors=True)
+    with suppress(RecursionError):
+        for folder, names, _ in os.walk(root):
+            for path in (folder, *(f"{folder}/{name}" for name in names)):
+                with suppress(OSError):  # another sweep may have removed it meanwhile
+                    if not os.path.islink(path):
+                        os.chmod(path, stat.S_IRWXU)
+    remove_tree(root)
+
+
+def remove_tree(root: str) -> None:
+    """Remove a directory, however deep a task has made it: the library's own way is recursive."""
+    try:
+        shutil.rmtree(root, ignore_errors=True)
+    except RecursionError:
+        with suppress(OSError):
+            subprocess.run(  # noqa: S603  # no word of it is a task's
+                ["rm", "-rf", "--", root],  # noqa: S607  # found on our own search path
+                check=False,
+                capture_output=True,
+                env={"PATH": PATH},
+            )
 
 
 def present(alloc_dir: Path) -> list[str]:

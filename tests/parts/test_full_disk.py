@@ -8,11 +8,10 @@ import pytest
 import trio
 
 from daemon.evals.deployments import watch_deployments
-from daemon.evals.gc import collect_garbage
+from daemon.evals.gc import Retention, collect_garbage
 from daemon.evals.nodes import drain_node, watch_drains
 from storage.errors import StorageFull
 from storage.queries import nodes
-from storage.records.base import HOUR
 from storage.records.node import DrainSpec
 from storage.store import Store, unless_full
 from tests.parts.evals.cluster import Cluster
@@ -50,7 +49,7 @@ async def goes_on(
 async def test_removing_what_is_old_goes_on(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
-    loop = partial(collect_garbage, cluster.store, cluster.clock, HOUR)
+    loop = partial(collect_garbage, cluster.store, cluster.clock, Retention())
     await goes_on(cluster.store, loop, monkeypatch)
 
 
@@ -79,7 +78,8 @@ async def test_a_drain_ends(
         accessor="",
         now=cluster.clock.now(),
     )
-    await goes_on(cluster.store, partial(watch_drains, cluster.store, cluster.clock), monkeypatch)
+    loop = partial(watch_drains, cluster.store, cluster.clock, cluster.ids)
+    await goes_on(cluster.store, loop, monkeypatch)
     (node,) = cluster.store.read(nodes.every)
     assert not node.drain
 

@@ -96,7 +96,9 @@ class Merged:
                     )  # asked before the last reading, so that nothing is missed
                     for piece in tail.pieces(is_last=over or not self._wanted.follow):
                         pace.hurry()
-                        yield piece
+                        if piece:
+                            yield piece
+                        await trio.lowlevel.checkpoint()
                     await trio.lowlevel.checkpoint()
                     if over:
                         del self._open[key]
@@ -165,8 +167,7 @@ class Tail:
             *lines, self._rest = (self._rest + chunk.data).split(b"\n")
             if len(self._rest) > _LONGEST:
                 lines, self._rest = [*lines, self._rest], b""
-            if text := self._shown(lines):
-                yield text
+            yield self._shown(lines)  # also nothing: so that others have their turn in between
         if is_last and self._rest:
             lines, self._rest = [self._rest], b""
             if text := self._shown(lines):

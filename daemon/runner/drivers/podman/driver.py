@@ -5,6 +5,7 @@ attempt it is. It is removed when its end was seen; one that nobody knows any mo
 """
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -30,6 +31,7 @@ from daemon.runner.drivers.podman.spec import Settings
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
+from daemon.runner.taskdir import SECRETS
 from daemon.runner.usage import Account, Use
 from storage.records import durations
 from storage.records.base import SECOND
@@ -120,6 +122,13 @@ class PodmanDriver:
         )
         name = spec.container_name(attempt)
         try:
+            _close(f"{attempt.directory}/{attempt.task}")
+        except OSError as error:
+            raise StartFailed(f"cannot start the task: {error}") from error
+        try:
+            if attempt.number:  # podman may have started it, and not been able to say so
+                before = msgspec.structs.replace(attempt, number=attempt.number - 1)
+                await self._podman.remove(spec.container_name(before))
             if await self._podman.find(name) is None:
                 await self._fetch(settings)
                 await self._podman.create(wanted)
@@ -189,6 +198,16 @@ class PodmanDriver:
                 await self._podman.remove(one)
         except PodmanFailed as error:
             _log.warning("containers of allocation %s cannot be removed: %s", alloc_id, error)
+
+
+def _close(home: str) -> None:
+    """Let nobody else of the machine into a task's directory: containers get what lies in it bound."""
+    for name, mode in (("", 0o700), ("/local", 0o777), (f"/{SECRETS}", 0o777)):
+        descriptor = os.open(f"{home}{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
 
 
 def _output(attempt: Attempt) -> str:
