@@ -57,16 +57,17 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
     return Outlook(
         index=present.job_modify_index if present else 0,
         diff=annotate(diff_jobs(present, planned), plan.annotations.desired_tg_updates),
-        annotations=_annotations(db, plan),
+        annotations=_annotations(db, plan, job.namespace),
         evaluations=[msgspec.structs.replace(one, snapshot_index=0) for one in created],
         failed=dict(plan.failed),
         next_launch=_next_launch(job, now),
     )
 
 
-def _annotations(db: Snapshot, plan: Plan) -> PlanAnnotations:
+def _annotations(db: Snapshot, plan: Plan, namespace: str) -> PlanAnnotations:
     """Return what a plan does to each group, with those that would make room as listings show them."""
-    found = [allocations.find(db, one.holder.id) for one in plan.evict]
+    seen = [one.holder.id for one in plan.evict if one.holder.namespace == namespace]
+    found = [allocations.find(db, one) for one in seen]
     stubs = [
         msgspec.Raw(encode(views.stub(one, allocations.task_states(db, one))))
         for one in found

@@ -58,8 +58,9 @@ def _reasons(db: Snapshot, job: Job, found: list[Allocation]) -> Iterator[Reason
         yield Reason(cause=Cause.DISPATCH, message=message)
     else:
         case = _case(db, job, found)
+        every = allocations.of_job(db, job.namespace, job.id)
         for group in job.task_groups or ():
-            yield from _of_group(db, case, group)
+            yield from _of_group(db, case, group, every)
 
 
 def _moment(at: int) -> str:
@@ -135,7 +136,9 @@ def _case(db: Snapshot, job: Job, found: list[Allocation]) -> _Case:
     )
 
 
-def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
+def _of_group(
+    db: Snapshot, case: _Case, group: TaskGroup, every: list[Allocation]
+) -> Iterator[Reason]:
     wanted = [
         one
         for one in case.allocations
@@ -154,7 +157,7 @@ def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
         yield _failed(case, one)
     there = sum(one.client_status not in (ClientStatus.FAILED, ClientStatus.LOST) for one in wanted)
     runs_everywhere = case.job.type in (JobType.SYSTEM, JobType.SYSBATCH)
-    yield from _displaced(db, case, group, {one.name for one in wanted})
+    yield from _displaced(db, every, group, {one.name for one in wanted})
     yield from _unplaced(
         db, case, group, 0 if runs_everywhere else group.count - there, retried=len(failed)
     )
@@ -163,9 +166,10 @@ def _of_group(db: Snapshot, case: _Case, group: TaskGroup) -> Iterator[Reason]:
         yield from _held_back(case.deployment, group, len(outdated))
 
 
-def _displaced(db: Snapshot, case: _Case, group: TaskGroup, present: set[str]) -> Iterator[Reason]:
+def _displaced(
+    db: Snapshot, found: list[Allocation], group: TaskGroup, present: set[str]
+) -> Iterator[Reason]:
     """Say for whom something had to go whose place nothing has taken; of other namespaces it is not said."""
-    found = allocations.of_job(db, case.job.namespace, case.job.id)
     newest = {one.name: one for one in reversed(found) if one.task_group == group.name}
     for one in sorted(newest.values(), key=lambda one: one.index):
         if one.desired_status != DesiredStatus.EVICT or one.name in present:

@@ -135,7 +135,8 @@ def _decide_all(
         if decision.plan is None:
             continue
         nodes = with_placed(nodes, decision.plan.place)
-        if decision.plan.evict:  # whom this leaves, the next one sees only in the store
+        # Whom this leaves, and what it gets of who is ending, the next one sees only in the store.
+        if decision.plan.evict or any(one.desired.waits_for for one in decision.plan.place):
             break
     return decisions
 

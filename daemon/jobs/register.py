@@ -260,7 +260,8 @@ def enter(
     source: Submission | None = None,
 ) -> Registered:
     """Append a job as the newest version if it wants something new, and have it evaluated."""
-    unchanged = before if before is not None and same_definition(before, job) else None
+    whole = jobs.definition_index(tx, job.namespace, job.id) is not None
+    unchanged = before if whole and before is not None and same_definition(before, job) else None
     stored = unchanged or job
     if unchanged is None:
         numbered = keep_scaling_ids(job, before, iter(scaling_ids), tx.index)

@@ -24,6 +24,7 @@ log = logging.getLogger("steward.notify")
 _GOOD = range(200, 300)
 _GONE = 410
 _SHOWN = 2000  # characters that the log tells of what a command wrote
+_ENDS_WITHIN = 1.0  # seconds, when it has been killed, or has left somebody behind
 _KEPT = 16 * 1024  # bytes of it that are read at all
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -69,13 +70,20 @@ async def run(name: str, words: Sequence[str], body: bytes) -> None:
     except OSError as error:
         raise NotTold(f"the command {name} cannot be run: {error.strerror}") from error
     try:
-        written = await _talk(process, body)
-        status = await process.wait()
+        written = bytearray()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_talk, process, body, written)
+            status = await process.wait()
+            # Whoever it leaves behind may hold its output for ever.
+            nursery.cancel_scope.deadline = trio.current_time() + _ENDS_WITHIN
     finally:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        with trio.CancelScope(shield=True):
+        with trio.move_on_after(
+            _ENDS_WITHIN, shield=True
+        ):  # but for one that is another user's by now
             await process.wait()  # it has been killed
+        with trio.CancelScope(shield=True):
             await _close(process)
     text = written.decode(errors="replace").strip()[:_SHOWN]
     if text:
@@ -84,15 +92,13 @@ async def run(name: str, words: Sequence[str], body: bytes) -> None:
         raise NotTold(f"the command {name} ended with status {status}")
 
 
-async def _talk(process: trio.Process, body: bytes) -> bytes:
-    """Hand over the message, and return the beginning of what comes back; the rest is thrown away."""
-    written = bytearray()
+async def _talk(process: trio.Process, body: bytes, written: bytearray) -> None:
+    """Hand over the message, and gather the beginning of what comes back; the rest is thrown away."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, process, body)
         assert process.stdout is not None  # noqa: S101  # it was asked for
         async for piece in process.stdout:
             written += piece[: max(_KEPT - len(written), 0)]
-    return bytes(written)
 
 
 async def _feed(process: trio.Process, body: bytes) -> None:

@@ -62,7 +62,7 @@ _DEAD = f"""
      LIMIT :most
 """
 _LAST_KEPT = """
-    SELECT modify_index FROM jobs WHERE status = 'dead' ORDER BY modify_index DESC LIMIT 1 OFFSET :kept
+    SELECT modify_index FROM jobs WHERE status = 'dead' ORDER BY modify_index DESC LIMIT 1 OFFSET :kept - 1
 """
 _STILL_OVER = f"SELECT 1 FROM jobs WHERE namespace = :namespace AND id = :id AND {_IS_OVER}"
 _NODES = "SELECT id FROM nodes"
@@ -93,7 +93,7 @@ _PARTS = {
 def dead_jobs(db: Snapshot, index: int, kept: int, most: int) -> list[Key]:
     """Return dead jobs, oldest first: unchanged since an index, and those beyond the newest `kept`."""
     if kept < ANY_NUMBER and (row := db.one(_LAST_KEPT, {"kept": kept})) is not None:
-        index = max(index, row["modify_index"])
+        index = max(index, row["modify_index"] - 1)  # of equals all stay
     rows = db.all(_DEAD, {"index": index, "most": most})
     return [(row["namespace"], row["id"]) for row in rows]
 

@@ -223,10 +223,10 @@ def next_blocked(db: Snapshot, fits: Callable[[Room, int], bool]) -> Evaluation 
     room_index = max(nodes_index, db.table_index(ROOM))
     found = []
     for need, priority in _needs(db):
-        if need == NO_ROOM or fits(need, priority):
-            since = nodes_index if need == NO_ROOM else room_index
-            values = {**msgspec.structs.asdict(need), "since": since}
-            found += db.all(_NEXT_BLOCKED, values)
+        since = nodes_index if need == NO_ROOM else room_index
+        untried = db.all(_NEXT_BLOCKED, {**msgspec.structs.asdict(need), "since": since})
+        if untried and (need == NO_ROOM or fits(need, priority)):
+            found += untried
     if not found:
         return None
     best = min(found, key=lambda row: (-row["priority"], row["create_index"]))

@@ -128,9 +128,9 @@ RULES = {
                  WHERE client_status IN ('pending', 'running', 'unknown') GROUP BY node_id)
       GROUP BY node_id, number, cpu, memory, disk HAVING count(*) <> 2
     """,
-    "the events of a task are numbered from 0 without a gap": """
+    "the events of a task are numbered without a gap": """
         SELECT allocation_id || ' task ' || task FROM task_events
-      GROUP BY allocation_id, task HAVING max(number) + 1 <> count(*)
+      GROUP BY allocation_id, task HAVING max(number) - min(number) + 1 <> count(*)
     """,
     "the columns of a deployment say what its document says": """
         SELECT id FROM deployments

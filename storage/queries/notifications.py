@@ -92,8 +92,10 @@ def follow(tx: Transaction, row: sqlite3.Row, *, ended: bool, failed: bool, runs
         if last is None:
             return
         failed = bool(last["failed"])
-    elif not (failed or runs):
-        return
+    elif not failed:
+        last = tx.one(_ENDED, {**key, "version": row["version"]})
+        if not runs or (last is not None and last["failed"]):
+            return
     owner = {**key, "id": row["parent_id"] or row["id"]}
     found = tx.one(_OUTCOME, owner)
     before, after = found["outcome"] if found else "", "failed" if failed else "good"

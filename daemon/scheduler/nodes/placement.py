@@ -154,6 +154,7 @@ class Placer:
         self.failures: dict[str, Failure] = {}
         self.evicted: dict[str, list[Holder]] = {}  # by the allocation that they make room for
         self._tenants = _tenants(state, self.rooms)
+        self._priority = state.job.priority if state.job else 0
         self._evaluation = evaluation
         self._now = now
         self._ids = ids
@@ -221,7 +222,10 @@ class Placer:
         """Return the allocation in room that others make, on the node where the least important go."""
         tally = _Tally()
         options: list[tuple[tuple[int, int], fit.Room, list[Holder]]] = []
-        for room in rooms if self._tenants else ():
+        may = (
+            self._tenants and request.job.priority >= self._priority
+        )  # an older one may matter less
+        for room in rooms if may else ():
             if self._suits(search, request, room, tally):
                 victims = self._tenants[room.node.id].choose(search.need)
                 if victims is not None:

@@ -8,7 +8,7 @@ What goes, and what is ending already, holds what it has until its tasks have en
 placed here has to wait for them.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -31,9 +31,15 @@ class Tenants:
         here = list(holders)
         # Of what two hold (one ends, another waits for its port), it is the one that stays who has it.
         staying = [one for one in here if not one.ending]
-        self._ending = [_without_all(one, staying) for one in here if one.ending]
+        ports = {value for one in staying for value in one.ports}
+        cores = {value for one in staying for value in one.cores}
+        devices = {value for one in staying for value in one.device_ids}
+        self._ending = [one.without(ports, cores, devices) for one in here if one.ending]
+        # Nor has one port that ignores collisions, and that another has as well, to be got this way.
+        holders_of = Counter(value for one in staying for value in one.ports)
+        shared = {value for value, number in holders_of.items() if number > 1}
         self._movable = [
-            one
+            one.without(shared, frozenset(), frozenset())
             for one in staying
             if (one.namespace, one.job_id) != (job.namespace, job.id)
             and one.priority <= job.priority - MARGIN
@@ -44,6 +50,11 @@ class Tenants:
 
         Nobody has to when enough is ending already.
         """
+        self.vacate(self._movable)
+        hopeless = self._room.lack(need) is not None
+        self.occupy(self._movable)
+        if hopeless:
+            return None
         self.vacate([])
         gathered = self._gather(need)
         enough = self._room.lack(need) is None
@@ -122,11 +133,3 @@ def _by_kind(holders: Iterable[Holder], need: Need) -> dict[_Kind, list[Holder]]
         key = (one.cpu, one.memory, one.disk, one.ports & wanted, len(one.cores), devices)
         kinds[key].append(one)
     return kinds
-
-
-def _without_all(one: Holder, others: Iterable[Holder]) -> Holder:
-    if not (one.ports or one.cores or one.device_ids):
-        return one
-    for other in others:
-        one = one.without(other.ports, other.cores, other.device_ids)
-    return one

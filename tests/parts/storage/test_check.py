@@ -126,8 +126,8 @@ DAMAGE = {
          WHERE client_status = 'complete'
     """,
     "what a node holds is added up as it is": "UPDATE holdings SET memory = memory + 1",
-    "the events of a task are numbered from 0 without a gap": """
-        INSERT INTO task_events SELECT id, 'main', 5, '{}' FROM allocations
+    "the events of a task are numbered without a gap": """
+        INSERT INTO task_events SELECT allocations.id, 'main', value, '{}' FROM allocations, json_each('[5, 7]')
     """,
     "the columns of a deployment say what its document says": "UPDATE deployments SET status = 'x'",
     "a job has at most one deployment under way": """
