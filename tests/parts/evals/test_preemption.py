@@ -17,7 +17,7 @@ from storage.records.operation import PreemptionConfig, SchedulerConfig
 from storage.records.task import Resources
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
-from tests.samples import group, job, task
+from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING, node, resources
 
 
@@ -163,3 +163,11 @@ async def test_a_plan_says_what_the_decision_will_do(narrow: Cluster) -> None:
     assert only(narrow, "low").desired_status == DesiredStatus.RUN
     await run(narrow, wanted)
     assert only(narrow, "high").desired.preempted_allocations == [stub["ID"]]
+
+
+async def test_a_plan_tells_nothing_of_other_namespaces(narrow: Cluster) -> None:
+    await run(narrow, sized("low", 80, 20))
+    wanted = sized("high", 60, 80, namespace="elsewhere")
+    outlook = narrow.store.read(lambda db: dry_run(db, wanted, now=NOW, ids=narrow.ids))
+    assert not outlook.failed
+    assert outlook.annotations.preempted_allocs is None

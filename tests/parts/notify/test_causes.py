@@ -130,6 +130,17 @@ async def test_each_failure_of_a_service_is_told_and_that_it_runs_again(cluster:
     assert said(cluster.store) == ["failure", "recovery", "failure", "recovery"]
 
 
+async def test_nothing_has_recovered_while_an_allocation_stays_failed(cluster: Cluster) -> None:
+    await cluster.register(job("web", group(count=3), meta=HOOK))
+    await cluster.work()
+    await cluster.run_all()
+    first, second, _ = cluster.allocations()
+    await cluster.report(first, ClientStatus.FAILED)
+    assert said(cluster.store) == ["failure"]
+    await cluster.report(second, ClientStatus.COMPLETE)
+    assert said(cluster.store) == ["failure"]
+
+
 async def test_what_is_stopped_does_not_fail(cluster: Cluster) -> None:
     await cluster.register(job("web", meta=HOOK))
     await cluster.work()

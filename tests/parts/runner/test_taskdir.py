@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,18 @@ def root(tmp_path: Path) -> Path:
 def test_what_a_task_has_locked_is_removed_as_well(root: Path) -> None:
     (root / "main" / "local" / "deep").mkdir()
     (root / "main" / "local").chmod(0)
+    taskdir.remove(str(root))
+    assert not root.exists()
+
+
+def test_what_a_task_has_made_very_deep_is_removed_as_well(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root / "main" / "local")
+    for _ in range(2 * sys.getrecursionlimit()):
+        os.mkdir("d")
+        os.chdir("d")
+    monkeypatch.undo()
     taskdir.remove(str(root))
     assert not root.exists()
 
