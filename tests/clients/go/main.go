@@ -373,7 +373,7 @@ var checks = []check{
 		if _, err := nodes.ToggleEligibility(w.node, false, nil); err != nil {
 			return err
 		}
-		if _, err := nodes.UpdateDrain(w.node, &api.DrainSpec{Deadline: time.Minute}, false, nil); err != nil {
+		if _, err := nodes.UpdateDrain(w.node, &api.DrainSpec{Deadline: time.Second}, false, nil); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
