@@ -462,7 +462,7 @@ var checks = []check{
 		if err := expect(len(found.Matches["jobs"]) == 1, "%v", found.Matches); err != nil {
 			return err
 		}
-		fuzzy, _, err := w.client.Search().FuzzySearch("eb", "all", nil)
+		fuzzy, _, err := w.client.Search().FuzzySearch("anar", "all", nil)
 		if err != nil {
 			return err
 		}
