@@ -156,19 +156,20 @@ async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
 async def test_another_daemon_finds_it_and_what_it_printed_meanwhile(
     store: Store, data_dir: Path, tmp_path: Path, fake: FakePodman
 ) -> None:
-    socket, gate = tmp_path / "podman.sock", tmp_path / "gate"
-    os.mkfifo(gate)
-    text = f"echo one; read x <{gate}; echo two; read x <{gate}; exit 5"
+    socket, first, second = tmp_path / "podman.sock", tmp_path / "first", tmp_path / "second"
+    for gate in (first, second):  # one might be read again before it is closed
+        os.mkfifo(gate)
+    text = f"echo one; read x <{first}; echo two; read x <{second}; exit 5"
     async with world_of(store, data_dir, socket) as world:
         alloc_id = await world.place(batch(contained(text)))
         await until_printed(world, alloc_id, "one")
-    await trio.to_thread.run_sync(gate.write_text, "\n")
+    await trio.to_thread.run_sync(first.write_text, "\n")
     (one,) = fake.containers.values()
     while b"two" not in await trio.Path(one.log).read_bytes():  # noqa: ASYNC110
         await trio.sleep(0.005)
     async with world_of(store, data_dir, socket) as world:
         await until_printed(world, alloc_id, "two")
-        await trio.to_thread.run_sync(gate.write_text, "\n")
+        await trio.to_thread.run_sync(second.write_text, "\n")
         await world.until_done(alloc_id)
         assert ("Terminated", "Exit Code: 5") in world.told(alloc_id)
         assert world.output(alloc_id) == "one\ntwo\n"
