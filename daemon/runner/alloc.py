@@ -202,9 +202,9 @@ class AllocRunner:
             task.note(events.disk_exceeded(self._now(), used, self.disk))
         self._is_overfull = True
         self._report.publish()
-        async with trio.open_nursery() as nursery:
-            for task in living if self._host.disk_is_limit else ():
-                nursery.start_soon(task.fail)
+        if self._host.disk_is_limit and self._nursery is not None:
+            for task in living:  # others are looked at while it ends
+                self._nursery.start_soon(task.fail)
 
     @property
     def is_over(self) -> bool:

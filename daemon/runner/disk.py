@@ -9,13 +9,14 @@ nor does what is mounted from elsewhere.
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import islice
 from typing import Protocol
 
 import trio
 
 _STEP = 2000  # files and directories that are looked at in one go
 _PAUSE = 50  # times the length of a step
-_MOST_PENDING = 100_000  # directories that are remembered; of more, what was counted is the answer
+_MOST_PENDING = 100_000  # directories, or entries of one, that are remembered; of more, what was counted is the answer
 _BLOCK = 512  # bytes, the unit of st_blocks
 
 
@@ -48,7 +49,7 @@ class Measuring:
             if self._device is None:
                 self._device = os.lstat(path).st_dev
             with os.scandir(path) as entries:
-                self._entries = iter(list(entries))
+                self._entries = iter(list(islice(entries, _MOST_PENDING)))
 
     def _count(self, entry: os.DirEntry[str]) -> None:
         with suppress(OSError):

@@ -168,7 +168,8 @@ class Provisions:
             name: resolve_config(value, env, host.values)
             for name, value in (task.config or {}).items()
         }
-        held = instance.allocation.placement.resources.tasks.get(task.name)
+        given = instance.allocation.placement.resources
+        held = given.tasks.get(task.name)
         return Attempt(
             alloc_id=instance.allocation.id,
             task=task.name,
@@ -183,6 +184,7 @@ class Provisions:
             log=task.log_config,
             network_mode=network.mode,
             dns=network.dns,
+            ports=tuple(given.shared.ports or ()),
             mounts=tuple(_mounts(host, instance, task)),
         )
 

@@ -91,9 +91,8 @@ class Merged:
             while True:
                 self._find_more()
                 for key, tail in [*self._open.items()]:
-                    over = (
-                        tail.is_over()
-                    )  # asked before the last reading, so that nothing is missed
+                    # Asked before the last reading, so that nothing is missed.
+                    over = tail.is_over()
                     for piece in tail.pieces(is_last=over or not self._wanted.follow):
                         pace.hurry()
                         if piece:

@@ -13,6 +13,7 @@ import msgspec
 from daemon.runner.env import Directories
 from daemon.runner.usage import Use
 from storage.errors import Invalid, StewardError
+from storage.records.allocation import AllocatedPort
 from storage.records.task import LogConfig, NetworkDNS, Resources
 
 
@@ -85,6 +86,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     network_mode: str = ""
     dns: NetworkDNS | None = None
+    ports: tuple[AllocatedPort, ...] = ()  # of its allocation
     mounts: tuple[Mount, ...] = ()
 
 

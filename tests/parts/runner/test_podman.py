@@ -12,18 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
 from daemon.config import Config
 from daemon.runner.drivers.podman import driver as podman
+from storage.records.allocation import AllocatedPort, Placement
 from storage.records.base import SECOND
+from storage.records.evaluation import PlacementMetric
 from storage.records.task import Task
 from storage.store import Store
 from tests.fakes.fakepodman import FakePodman, serve_podman
 from tests.parts.runner.conftest import discard, end_all_of
 from tests.parts.runner.test_inside import Client, run, talking
 from tests.parts.runner.world import World, batch, open_world, script, service, state_of
+from tests.unit.runner.placements import held
 
 IMAGE = "localhost/steward-test:1"
 LINGER = "exec sleep 600"
@@ -283,6 +287,38 @@ async def test_no_setting_leads_out(world: World, fake: FakePodman, block: Any) 
     await world.until_status(alloc_id, "failed")
     assert "Failed Validation" in world.types(alloc_id)
     assert fake.containers == {}
+
+
+async def test_ports_are_those_that_the_allocation_holds_whatever_its_environment_says(
+    world: World, fake: FakePodman
+) -> None:
+    given = {"network_mode": "bridge", "ports": ["web"]}
+    task = contained(LINGER, config=given, env={"NOMAD_HOST_PORT_web": "22"})
+    port = AllocatedPort(label="web", value=23456, to=80, host_ip="127.0.0.1")
+    job = service(task)
+    (of_group,) = job.task_groups or ()
+    plain = held(of_group)
+    shared = msgspec.structs.replace(plain.shared, ports=[port])
+    placement = Placement(
+        resources=msgspec.structs.replace(plain, shared=shared),
+        metrics=PlacementMetric(),
+        node_name="node-1",
+    )
+    alloc_id = await world.place(job, placement=placement)
+    await world.until_status(alloc_id, "running")
+    (one,) = fake.containers.values()
+    assert [(each["host_port"], each["container_port"]) for each in one.spec["portmappings"]] == [
+        (23456, 80),
+        (23456, 80),
+    ]
+
+
+async def test_tasks_whose_names_look_alike_have_containers_of_their_own(
+    world: World, fake: FakePodman
+) -> None:
+    alloc_id = await world.place(service(contained(LINGER, "a.b"), contained(LINGER, "a-b")))
+    await world.until_status(alloc_id, "running")
+    assert len(fake.containers) == 2
 
 
 async def test_volumes_are_bound_where_the_agent_allows_it(

@@ -5,10 +5,12 @@ it was done before counts as done.
 """
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
+import trio
 
 from daemon.runner.http import Header, HTTPFailed, ask
 from storage.errors import StewardError
@@ -17,6 +19,7 @@ T = TypeVar("T")
 
 _ROOT = "/v4.0.0/libpod"
 _MOST = 4 << 20  # bytes of an answer
+_ANSWERS_WITHIN = 60.0  # seconds; for what takes its time there is another limit, or none
 _OK = 200
 _REFUSED = 300
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -136,6 +139,7 @@ class Podman:
         body: object = None,
         headers: Sequence[Header] = (),
         done: Sequence[int] = (),
+        within: float = _ANSWERS_WITHIN,
     ) -> bytes:
         """Return the body of an answer; statuses in `done` are as good as success."""
         content = b"" if body is None else msgspec.json.encode(body)
@@ -145,13 +149,16 @@ class Podman:
         url = f"http://podman{_ROOT}{path}" + (f"?{urlencode(query)}" if query else "")
         said = bytearray()
         try:
-            async with ask(
-                url, method=method, headers=[*sort, *headers], body=content, socket=self.socket
-            ) as reply:
-                async for piece in reply.body:
-                    said += piece
-                    if len(said) > _MOST:
-                        raise PodmanFailed(f"podman: the answer to {path} has no end")
+            with trio.fail_after(within):
+                async with ask(
+                    url, method=method, headers=[*sort, *headers], body=content, socket=self.socket
+                ) as reply:
+                    async for piece in reply.body:
+                        said += piece
+                        if len(said) > _MOST:
+                            raise PodmanFailed(f"podman: the answer to {path} has no end")
+        except trio.TooSlowError as error:
+            raise PodmanFailed(f"podman did not answer within {within:.0f} seconds") from error
         except HTTPFailed as error:
             raise PodmanFailed(f"podman does not answer at {self.socket}: {error}") from error
         if not _OK <= reply.status < _REFUSED and reply.status not in done:
@@ -177,9 +184,8 @@ class Podman:
 
     async def pull(self, image: str, headers: Sequence[Header]) -> None:
         """Fetch an image."""
-        said = await self._ask(
-            "POST", "/images/pull", {"reference": image, "quiet": "true"}, headers=headers
-        )
+        query = {"reference": image, "quiet": "true"}
+        said = await self._ask("POST", "/images/pull", query, headers=headers, within=inf)
         for line in said.splitlines():
             if line.strip() and (error := _decode(Progress, line).error):
                 raise PodmanFailed(error)
@@ -211,7 +217,7 @@ class Podman:
         """Return when a container has ended, or is gone."""
         query = [("condition", "exited"), ("condition", "stopped"), ("interval", _POLL)]
         path = f"/containers/{name}/wait?{urlencode(query)}"
-        await self._ask("POST", path, done=[_NOT_FOUND])
+        await self._ask("POST", path, done=[_NOT_FOUND], within=inf)
 
     async def kill(self, name: str, signal: str) -> None:
         """Send a signal to the first process of a container, if it runs."""

@@ -8,6 +8,7 @@ import base64
 import os
 import re
 from collections.abc import Iterator
+from hashlib import blake2b
 
 import msgspec
 
@@ -140,6 +141,8 @@ def credentials(settings: Settings) -> list[tuple[str, str]]:
 def container_name(attempt: Attempt) -> str:
     """Return the name of an attempt's container: the same each time, so that none is made twice."""
     task = _UNFIT.sub("-", attempt.task)
+    if task != attempt.task:  # another one may look like it
+        task += f"-{blake2b(attempt.task.encode(), digest_size=4).hexdigest()}"
     return f"steward-{attempt.alloc_id}-{task}-{attempt.number}"
 
 
@@ -223,19 +226,16 @@ def _resources(settings: Settings, limits: Limits) -> dict[str, object]:
 
 def _ports(attempt: Attempt, settings: Settings) -> Iterator[dict[str, object]]:
     """Yield which port of the machine leads to which of the container. Raises `InvalidConfig`."""
+    held = {port.label: port for port in attempt.ports}
     for label in settings.ports:
-        name = _UNFIT.sub("_", label)
-        try:
-            inside, outside = (
-                whole(attempt.env[f"NOMAD_{kind}_{name}"]) for kind in ("PORT", "HOST_PORT")
-            )
-        except KeyError:
-            raise InvalidConfig(f"ports: {label!r} is no port of the group's network") from None
+        port = held.get(label)
+        if port is None:
+            raise InvalidConfig(f"ports: {label!r} is no port of the group's network")
         for protocol in ("tcp", "udp"):
             yield {
-                "container_port": inside,
-                "host_port": outside,
-                "host_ip": attempt.env.get(f"NOMAD_HOST_IP_{name}", ""),
+                "container_port": port.to if port.to > 0 else port.value,
+                "host_port": port.value,
+                "host_ip": port.host_ip,
                 "protocol": protocol,
             }
 
