@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.runner.taskdir import MOVED, SHARED, remove_tree
+from daemon.runner.taskdir import MOVED, SHARED, below, remove_tree
 from storage.records.task import LogConfig
 
 _ABOUT = ".about"
@@ -101,19 +101,8 @@ def _every(logs_dir: Path) -> Iterator[Kept]:
     with suppress(FileNotFoundError):
         for entry in os.scandir(logs_dir):
             size, written = 0, 0.0
-            for one in _below(entry.path):
+            for one in below(entry.path):
                 size += one.st_blocks * _BLOCK
                 if stat.S_ISREG(one.st_mode):
                     written = max(written, one.st_mtime)
             yield Kept(path=Path(entry.path), size=size, written=written)
-
-
-def _below(place: str) -> Iterator[os.stat_result]:
-    folders = [place]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    yield entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)

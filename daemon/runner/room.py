@@ -8,7 +8,6 @@ that have ended: only their files and logs go.
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.runner import kept_logs
+from daemon.runner.taskdir import below
 from storage.records.base import SECOND
 
 _LOGS_LOOKED_AT = 600  # every so many seconds: there may be many
@@ -73,15 +73,7 @@ def reason(kept: int, use: Use, bounds: Bounds) -> str:
 
 def size(place: Path) -> int:
     """Return the bytes that a directory holds on its disk; what cannot be seen counts for nothing."""
-    total, folders = 0, [str(place)]
-    while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    total += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-    return total
+    return sum(one.st_blocks * _BLOCK for one in below(str(place)))
 
 
 def beyond(

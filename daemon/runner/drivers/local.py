@@ -21,7 +21,7 @@ from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, Owner, Running, Session, StartFailed
 from daemon.runner.drivers.group import Group, Groups
-from daemon.runner.drivers.limits import Bounds, Limits, data_limit, limits_of
+from daemon.runner.drivers.limits import UNLIMITED, Bounds, Limits, data_limit, limits_of
 from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
@@ -50,7 +50,11 @@ class Local:
     name = ""
 
     def __init__(
-        self, groups: Groups, inherited: Mapping[str, str], bounds: Bounds, processes: int
+        self,
+        groups: Groups,
+        inherited: Mapping[str, str],
+        bounds: Bounds = UNLIMITED,
+        processes: int = 0,
     ) -> None:
         self._groups, self._bounds = groups, bounds
         self._processes = processes

@@ -8,8 +8,6 @@ import msgspec
 from daemon.runner.drivers import config, limits, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, InvalidConfig, StartFailed
-from daemon.runner.drivers.group import Groups
-from daemon.runner.drivers.limits import UNLIMITED, Bounds
 from daemon.runner.drivers.local import Line, Local, give_away
 from daemon.runner.drivers.users import find_command, find_session_command, find_user, for_user
 
@@ -28,15 +26,6 @@ class RawExec(Local):
     """The driver."""
 
     name = "raw_exec"
-
-    def __init__(
-        self,
-        groups: Groups,
-        inherited: Mapping[str, str],
-        bounds: Bounds = UNLIMITED,
-        processes: int = 0,
-    ) -> None:
-        super().__init__(groups, inherited, bounds, processes)
 
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of the driver."""
