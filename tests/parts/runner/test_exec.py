@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import trio
 
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
@@ -207,16 +206,10 @@ async def test_the_main_process_gets_the_signal_and_ends_by_it(walled: World) ->
     text = "trap 'echo bye; exit 3' USR1; echo up; while :; do sleep 0.01; done"
     task = inside(text, kill_signal="SIGUSR1", kill_timeout=600 * SECOND)
     alloc_id = await walled.place(service(task))
-    await until_printed(walled, alloc_id, "up")
+    await walled.until_printed(alloc_id, "up")
     await walled.stop(alloc_id)
     await walled.until_done(alloc_id)
     assert ("Terminated", "Exit Code: 3") in walled.told(alloc_id)
-
-
-async def until_printed(world: World, alloc_id: str, text: str) -> None:
-    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
-    while not await file.exists() or text not in await file.read_text():  # noqa: ASYNC110
-        await trio.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +229,7 @@ async def test_its_end_is_told_as_it_was(walled: World, text: str, told: str) ->
 async def test_nothing_of_it_survives_a_stop(walled: World) -> None:
     text = "trap '' INT TERM; (setsid sleep 600 & ) ; env -i setsid sleep 600 & echo up; sleep 600; sleep 600"
     alloc_id = await walled.place(service(inside(text, kill_timeout=SECOND // 5)))
-    await until_printed(walled, alloc_id, "up")
+    await walled.until_printed(alloc_id, "up")
     used = await walled.runner.usage(alloc_id)
     pids = [int(pid) for pid in used.tasks["main"].pids]
     assert len(pids) >= 3
@@ -248,7 +241,7 @@ async def test_nothing_of_it_survives_a_stop(walled: World) -> None:
 
 async def test_a_shim_that_is_killed_takes_the_sandbox_along(walled: World) -> None:
     alloc_id = await walled.place(batch(inside(f"echo up; {LINGER}")))
-    await until_printed(walled, alloc_id, "up")
+    await walled.until_printed(alloc_id, "up")
     claim = (walled.directory(alloc_id) / ".claim.main.0").read_text()
     (shim,) = [int(line.split()[1]) for line in claim.splitlines() if line.startswith("shim")]
     os.kill(shim, signal.SIGKILL)
@@ -259,7 +252,7 @@ async def test_a_shim_that_is_killed_takes_the_sandbox_along(walled: World) -> N
 
 async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
     alloc_id = await walled.place(service(inside(f"echo up; {LINGER}", env={"COLOR": "blue"})))
-    await until_printed(walled, alloc_id, "up")
+    await walled.until_printed(alloc_id, "up")
     client = await run(
         walled,
         alloc_id,
@@ -283,7 +276,7 @@ async def test_it_is_found_again_by_another_daemon(
         pytest.skip("no sandbox here")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
-        await until_printed(world, alloc_id, "up")
+        await world.until_printed(alloc_id, "up")
     async with open_world(store, data_dir, drivers={"exec": Exec(groups, {}, UNLIMITED)}) as world:
         await world.until_status(alloc_id, "running")
         await world.stop(alloc_id)

@@ -65,14 +65,14 @@ async def test_a_group_finds_the_data_of_the_allocation_before(
 
 async def test_the_data_comes_when_the_allocation_before_has_ended(world: World) -> None:
     job = keeping(
-        "trap 'echo last > local/y; exit' INT; test -e local/y || sleep 600 & wait; cat local/y"
+        "trap 'echo last > local/y; exit' INT; echo up; test -e local/y || sleep 600 & wait; cat local/y"
     )
     first = await world.place(job)
-    await world.until_status(first, "running")
+    await world.until_printed(first, "up")
     second = await world.place(job, desired=after(first))
     await world.stop(first)
     await world.until_done(second)
-    assert world.output(second) == "last\n"
+    assert world.output(second) == "up\nlast\n"
 
 
 async def test_data_is_for_the_same_group_of_the_same_job_only(world: World) -> None:

@@ -1,11 +1,11 @@
 """What holds tasks to their limits: each way that this machine has, with each driver that can."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import trio
 
 from daemon.runner.drivers import bounds, cgroup, subtree
 from daemon.runner.drivers.driver import Driver
@@ -128,7 +128,7 @@ async def test_busy_tasks_share_processors_by_what_they_asked_for(held: Held) ->
     alloc_id = await held.world.place(
         service(held.task("cat /proc/self/cgroup; " + LINGER, resources=Resources(cpu=750)))
     )
-    await until_printed(held.world, alloc_id)
+    await held.world.until_printed(alloc_id)
     shares = dict(shares_of(alloc_id))
     assert shares
     assert shares.items() <= EXPECTED.items()
@@ -139,17 +139,23 @@ EXPECTED = {"cpu.shares": "750", "cpu.weight": "75"}
 
 def shares_of(alloc_id: str) -> list[tuple[str, str]]:
     """Return the files of a task's groups that tell its part of the processors, and what they say."""
-    found = Path("/sys/fs/cgroup").rglob(f"{alloc_id}.main/cpu.*")
-    return [(one.name, one.read_text().strip()) for one in found if one.name in EXPECTED]
+    files = [group / name for group in groups_of(alloc_id, ".main") for name in EXPECTED]
+    return [(one.name, one.read_text().strip()) for one in files if one.exists()]
 
 
-def groups_of(alloc_id: str) -> list[Path]:
-    return list(Path("/sys/fs/cgroup").rglob(f"{alloc_id}.*"))
+def groups_of(alloc_id: str, task: str = ".") -> list[Path]:
+    # Those of others come and go meanwhile.
+    return [
+        Path(folder, name)
+        for folder, names, _ in os.walk("/sys/fs/cgroup")
+        for name in names
+        if name.startswith(f"{alloc_id}{task}")
+    ]
 
 
 async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
     alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
-    await until_printed(held.world, alloc_id)
+    await held.world.until_printed(alloc_id)
     client = await run(held.world, alloc_id, "sh", "-c", "ulimit -d; cat /proc/self/cgroup")
     seen = client.seen().split()
     if PROCESSES in held.bounds.held:
@@ -161,7 +167,7 @@ async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:
 async def test_what_a_task_uses_is_read_from_its_account(held: Held) -> None:
     held.needs(PROCESSES)
     alloc_id = await held.world.place(service(held.task("echo up; " + LINGER)))
-    await until_printed(held.world, alloc_id)
+    await held.world.until_printed(alloc_id)
     used = await held.world.runner.usage(alloc_id)
     assert used.tasks["main"].pids
     # All of it stands in one account, where there is one.
@@ -170,12 +176,6 @@ async def test_what_a_task_uses_is_read_from_its_account(held: Held) -> None:
         assert "Max Usage" in memory.measured
         assert memory.max_usage >= memory.usage > 0
         assert used.resource_usage.memory_stats == memory
-
-
-async def until_printed(world: World, alloc_id: str) -> None:
-    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
-    while not await file.exists() or not await file.read_text():  # noqa: ASYNC110
-        await trio.sleep(0.005)
 
 
 async def test_no_group_that_bounds_a_task_outlives_it(held: Held) -> None:

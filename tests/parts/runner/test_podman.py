@@ -78,12 +78,6 @@ async def world(
     discard(data_dir)
 
 
-async def until_printed(world: World, alloc_id: str, text: str = "") -> None:
-    file = trio.Path(world.directory(alloc_id) / "alloc/logs/main.stdout.0")
-    while not await file.exists() or text not in await file.read_text():  # noqa: ASYNC110
-        await trio.sleep(0.005)
-
-
 # ---- life -----------------------------------------------------------------------------------------
 
 
@@ -131,14 +125,14 @@ async def test_a_stop_signals_and_then_kills(world: World) -> None:
     first = await world.place(
         service(contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND))
     )
-    await until_printed(world, first, "up")
+    await world.until_printed(first, "up")
     await world.stop(first)
     await world.until_done(first)
     assert ("Terminated", "Exit Code: 4") in world.told(first)
     assert world.output(first) == "up\nbye\n"
     deaf = contained(f"trap '' INT; echo up; {LINGER}", kill_timeout=SECOND // 10)
     second = await world.place(service(deaf, job_id="deaf"))
-    await until_printed(world, second, "up")
+    await world.until_printed(second, "up")
     await world.stop(second)
     await world.until_done(second)
     assert ("Terminated", "Exit Code: 137, Signal: 9") in world.told(second)
@@ -147,12 +141,12 @@ async def test_a_stop_signals_and_then_kills(world: World) -> None:
 async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
     text = "trap 'echo got' USR1; echo up; while :; do sleep 0.01; done"
     alloc_id = await world.place(service(contained(text)))
-    await until_printed(world, alloc_id, "up")
+    await world.until_printed(alloc_id, "up")
     world.runner.signal(alloc_id, "main", "SIGUSR1")
-    await until_printed(world, alloc_id, "got")
+    await world.until_printed(alloc_id, "got")
     world.runner.restart(alloc_id, "main")
     await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
-    await until_printed(world, alloc_id, "got\nup")
+    await world.until_printed(alloc_id, "got\nup")
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
 
@@ -166,13 +160,13 @@ async def test_another_daemon_finds_it_and_what_it_printed_meanwhile(
     text = f"echo one; read x <{first}; echo two; read x <{second}; exit 5"
     async with world_of(store, data_dir, socket) as world:
         alloc_id = await world.place(batch(contained(text)))
-        await until_printed(world, alloc_id, "one")
+        await world.until_printed(alloc_id, "one")
     await trio.to_thread.run_sync(first.write_text, "\n")
     (one,) = fake.containers.values()
     while b"two" not in await trio.Path(one.log).read_bytes():  # noqa: ASYNC110
         await trio.sleep(0.005)
     async with world_of(store, data_dir, socket) as world:
-        await until_printed(world, alloc_id, "two")
+        await world.until_printed(alloc_id, "two")
         await trio.to_thread.run_sync(second.write_text, "\n")
         await world.until_done(alloc_id)
         assert ("Terminated", "Exit Code: 5") in world.told(alloc_id)
@@ -193,7 +187,7 @@ async def test_a_container_that_somebody_has_removed_has_failed(
     world: World, fake: FakePodman
 ) -> None:
     alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
-    await until_printed(world, alloc_id, "up")
+    await world.until_printed(alloc_id, "up")
     (one,) = fake.containers.values()
     fake.containers.clear()
     assert one.process is not None
@@ -204,7 +198,7 @@ async def test_a_container_that_somebody_has_removed_has_failed(
 
 async def test_a_kill_for_memory_is_told(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(batch(contained("echo up; " + LINGER)))
-    await until_printed(world, alloc_id, "up")
+    await world.until_printed(alloc_id, "up")
     (one,) = fake.containers.values()
     one.oom = True
     assert one.process is not None
@@ -341,7 +335,7 @@ async def test_volumes_are_bound_where_the_agent_allows_it(
 
 async def test_a_command_runs_inside_and_says_how_it_ended(world: World) -> None:
     alloc_id = await world.place(service(contained("echo up; " + LINGER, env={"COLOR": "blue"})))
-    await until_printed(world, alloc_id, "up")
+    await world.until_printed(alloc_id, "up")
     client = await run(world, alloc_id, "sh", "-c", "echo $COLOR; echo bad >&2; exit 7")
     assert client.seen() == "blue\n"
     assert client.seen("stderr") == "bad\n"
@@ -356,7 +350,7 @@ async def test_a_command_runs_inside_and_says_how_it_ended(world: World) -> None
 
 async def test_who_goes_away_takes_the_command_along(world: World, fake: FakePodman) -> None:
     alloc_id = await world.place(service(contained("echo up; " + LINGER)))
-    await until_printed(world, alloc_id, "up")
+    await world.until_printed(alloc_id, "up")
     client = Client()
     async with talking(world, alloc_id, ["sh", "-c", f"echo on; {LINGER}"], client, tty=True):
         client.say({"tty_size": {"height": 40, "width": 100}})
@@ -475,9 +469,9 @@ async def test_the_real_podman_does_the_same(real: World) -> None:
     )
     task = contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND, env={"COLOR": "blue"})
     second = await real.place(service(task, job_id="second"))
-    await until_printed(real, second, "up")
+    await real.until_printed(second, "up")
     real.runner.signal(second, "main", "SIGUSR1")
-    await until_printed(real, second, "got")
+    await real.until_printed(second, "got")
     used = (await real.runner.usage(second)).tasks["main"].resource_usage
     assert used.memory_stats.measured == ("Usage",)
     client = await run(real, second, "/bin/sh", "-c", "echo $COLOR; echo bad >&2; exit 7")

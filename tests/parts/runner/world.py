@@ -103,6 +103,15 @@ class World:
         await self.store.write(write)
         return alloc_id
 
+    async def until_printed(self, alloc_id: str, text: str = "") -> None:
+        """Return when a task has printed a text, or anything."""
+        file = trio.Path(self.directory(alloc_id) / "alloc/logs/main.stdout.0")
+        while True:
+            found = await file.read_text() if await file.exists() else ""
+            if found and text in found:
+                return
+            await trio.sleep(0.005)
+
     async def want(self, alloc_id: str, **fields: Any) -> None:
         """Change the scheduler's half of an allocation."""
 
