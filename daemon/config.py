@@ -8,7 +8,6 @@ import difflib
 import os
 import re
 import socket
-import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address, ip_network
@@ -17,8 +16,9 @@ from typing import Annotated
 
 import msgspec
 
+from daemon import offered
 from storage.errors import Invalid
-from storage.records.node import HostVolume
+from storage.records.node import HostNetwork, HostVolume
 from storage.records.rule import JobPolicy
 
 PREFIX = "STEWARD_"
@@ -125,6 +125,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     artifact_seconds: Natural = 1800
     job_policies: list[JobPolicy] = []
     host_volumes: list[HostVolume] = []
+    host_networks: list[HostNetwork] = []
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
     raw_exec_limits: bool = False
@@ -209,7 +210,6 @@ _FILES = ("key_file", "audit_file", "snapshot_dir", "tls_cert", "tls_key", "tls_
 _CLAIM = re.compile(
     r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
 )
-_COMMAND = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
@@ -354,44 +354,10 @@ def _faults(config: Config) -> Iterator[str]:
                 f"identity_claims: {name!r} cannot be a further claim; a name has small letters, "
                 "digits and _, does not begin with nomad_, and is none that every token has"
             )
-    yield from _faults_of_volumes(config)
-    yield from _faults_of_commands(config)
+    yield from offered.faults_of_volumes(config.host_volumes)
+    yield from offered.faults_of_networks(config.host_networks)
+    yield from offered.faults_of_commands(config.notify_commands)
     yield from _faults_of_listening(config)
-
-
-def _faults_of_commands(config: Config) -> Iterator[str]:
-    for name, words in config.notify_commands.items():
-        what = f"notify_commands, {name!r}"
-        if not _COMMAND.fullmatch(name):
-            yield f"{what}: a name has at most 64 letters, digits, - and _"
-        if not words or not os.path.isabs(words[0]) or not os.access(words[0], os.X_OK):
-            yield f"{what} = {words!r}: begin with a program of this machine, from its root on"
-        elif reason := _why_not_ours(words[0]):
-            yield f"{what} = {words!r}: it runs with the daemon's rights, but {reason}"
-
-
-def _why_not_ours(program: str) -> str:
-    """Return why somebody else could put something in the place of a program; empty: nobody could."""
-    real = os.path.realpath(program)
-    for path in (real, os.path.dirname(real), os.path.dirname(program)):
-        known = os.stat(path)
-        if known.st_uid not in (0, os.geteuid()):
-            return f"{path} belongs to another user; make it root's, or the daemon's"
-        if known.st_mode & 0o022 and not known.st_mode & stat.S_ISVTX:
-            return f"others may write to {path}; take that away with chmod go-w"
-    return ""
-
-
-def _faults_of_volumes(config: Config) -> Iterator[str]:
-    names = [one.name for one in config.host_volumes]
-    for name in sorted({name for name in names if names.count(name) > 1 or not name}):
-        yield f"host_volumes: the name {name!r} must be there once, and not be empty"
-    for one in config.host_volumes:
-        if not os.path.isabs(one.path) or not os.path.isdir(one.path):
-            yield (
-                f"host_volumes, {one.name!r}, path = {one.path!r}: name a directory of this"
-                " machine, from its root on"
-            )
 
 
 def _faults_of_listening(config: Config) -> Iterator[str]:

@@ -11,6 +11,7 @@ _MISSING = {
     "missing compatible host volumes": "a host volume that it asks for",
     "missing network": "a network of the kind that it asks for",
 }
+_NO_NETWORK = "missing host network "  # its name, and that of the port, follow
 _SHORT = {
     "cores": "too few cores left",
     "devices: no devices match request": "too few devices left that its tasks ask for",
@@ -61,8 +62,9 @@ def _filtered(metric: PlacementMetric) -> list[str]:
     reasons = []
     for rule, count in sorted((metric.constraint_filtered or {}).items()):
         nodes = _nodes(count, metric)
-        if rule in _MISSING:
-            reasons.append(f"{nodes} {_verb(count, 'lacks', 'lack')} {_MISSING[rule]}")
+        if rule in _MISSING or rule.startswith(_NO_NETWORK):
+            missing = _MISSING.get(rule) or rule.removeprefix("missing ")
+            reasons.append(f"{nodes} {_verb(count, 'lacks', 'lack')} {missing}")
         else:
             reasons.append(f"{nodes} {_verb(count, 'does', 'do')} not meet {rule}")
     return reasons

@@ -30,11 +30,12 @@ COMMON = (
 ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": (),
     "daemon.clock": (),
-    "daemon.config": NOUNS,
+    "daemon.config": (*NOUNS, "daemon.offered"),
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
     "daemon.journal": (),
     "daemon.logs": ("daemon.journal", "storage.origin"),
+    "daemon.offered": NOUNS,
     "daemon.reach": (),
     "daemon.version": (),
     "daemon.wording": NOUNS,

@@ -32,6 +32,7 @@ def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) ->
     node = answer.decode(Node)
     show_overview(screen, node)
     _show_drivers(screen, node)
+    _show_networks(screen, node)
     allocations = client.fetch(f"{path}/allocations", list[ShownAllocation])
     live = [one for one in allocations if one.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
@@ -111,6 +112,21 @@ def _show_drivers(screen: Screen, node: Node) -> None:
                 driver.health_description,
             ]
             for name, driver in sorted(node.drivers.items())
+        ],
+    )
+
+
+def _show_networks(screen: Screen, node: Node) -> None:
+    if not node.host_networks:
+        return
+    screen.title("Host Networks")
+    columns = {"Name": "Name", "IP": "Address", "CIDR": "CIDR", "Interface": "Interface"}
+    columns["ReservedPorts"] = "Reserved Ports"
+    screen.table(
+        list(columns.values()),
+        [
+            [str(one.get(key) or "<none>") for key in columns]
+            for _, one in sorted(node.host_networks.items())
         ],
     )
 

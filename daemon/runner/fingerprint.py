@@ -4,19 +4,17 @@
 alone; all others, with class, datacenter and meta data, make up the class of nodes it belongs to.
 """
 
-import fcntl
 import hashlib
 import os
 import platform
 import signal
-import socket
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from daemon.config import Config
+from daemon.runner import networks
 from daemon.runner.drivers.driver import Driver
 from daemon.version import VERSION
 from storage.records.node import (
@@ -25,7 +23,6 @@ from storage.records.node import (
     NodeCPU,
     NodeDisk,
     NodeMemory,
-    NodeNetwork,
     NodeResources,
     NodeStatus,
 )
@@ -38,9 +35,6 @@ _SECRETS_VERSION = "1.16.0"  # of the other peer, whose tokens we give to tasks
 _MEGABYTE = 1024 * 1024
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _FALLBACK_MHZ = 1000.0  # where the machine does not say how fast it is, as the peer assumes
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR
-_GET_MASK = 0x891B  # SIOCGIFNETMASK
-_LINK_MBITS = 1000
 
 
 class CPU(msgspec.Struct, frozen=True):
@@ -61,7 +55,7 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
     cpu = find_cpu(Path("/proc/cpuinfo").read_text(), sorted(os.sched_getaffinity(0)))
     memory = memory_bytes(Path("/proc/meminfo").read_text())
     disk = os.statvfs(config.data_dir)
-    network = find_network(loopback=config.dev)
+    network = networks.find_network(loopback=config.dev)
     found = {name: driver.fingerprint() for name, driver in drivers.items()}
     shares = config.cpu_total_mhz or cpu.total
     attributes = {
@@ -116,6 +110,7 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
             one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}
             for one in config.host_volumes
         },
+        host_networks=networks.host_networks(config.host_networks, networks.addresses()),
         status=NodeStatus.READY,
     )
     return msgspec.structs.replace(node, computed_class=computed_class(node))
@@ -211,33 +206,3 @@ def volume(mountinfo: str, path: Path) -> str:
         if path.is_relative_to(point) and len(point) >= len(best):
             best, source = point, after.split()[1]
     return source
-
-
-def find_network(*, loopback: bool) -> NodeNetwork:
-    """Return the address on which ports are held: that of the default route, or loopback."""
-    if not loopback:
-        device = default_device(Path("/proc/net/route").read_text())
-        if device and (network := _network(device)):
-            return network
-    return NodeNetwork(mode="host", device="lo", cidr="127.0.0.1/32", ip="127.0.0.1", mbits=1000)
-
-
-def default_device(routes: str) -> str:
-    """Return the device of the default route, from the text of `/proc/net/route`."""
-    for line in routes.splitlines()[1:]:
-        fields = line.split()
-        if fields[1] == "00000000" and fields[7] == "00000000":
-            return fields[0]
-    return ""
-
-
-def _network(device: str) -> NodeNetwork | None:
-    request = struct.pack("256s", device.encode()[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            answers = [fcntl.ioctl(probe, code, request) for code in (_GET_ADDRESS, _GET_MASK)]
-        except OSError:
-            return None
-    address, mask = (answer[20:24] for answer in answers)
-    ip, bits = socket.inet_ntoa(address), int.from_bytes(mask, "big").bit_count()
-    return NodeNetwork(mode="host", device=device, cidr=f"{ip}/{bits}", ip=ip, mbits=_LINK_MBITS)

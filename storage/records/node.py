@@ -7,6 +7,8 @@ import msgspec
 from storage.records.base import Duration, Record
 from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
+DEFAULT_NETWORK = "default"  # the host network of ports that name none
+
 
 class NodeStatus(StrEnum):
     """Whether a node can take work."""
@@ -158,6 +160,19 @@ class HostVolume(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     path: str
     read_only: bool = False
+
+
+class HostNetwork(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Addresses of the machine that ports may ask for by a name, as the configuration has it.
+
+    Those within `cidr` and of `interface`, where these are not empty. `reserved_ports`, as text
+    such as `22,8000-8010`, are given to nobody.
+    """
+
+    name: str
+    cidr: str = ""
+    interface: str = ""
+    reserved_ports: str = ""
 
 
 class DriverLimit(Record, frozen=True, kw_only=True):

@@ -244,3 +244,38 @@ def test_what_can_be_no_volume_is_refused(
 ) -> None:
     with pytest.raises(Invalid, match=re.escape(problem)):
         loaded(tmp_path, f"[[host_volumes]]\nname = '{name}'\npath = '{path}'")
+
+
+def test_a_network_of_the_machine_has_a_name_and_addresses(tmp_path: Path) -> None:
+    text = (
+        "[[host_networks]]\nname = 'lan'\ncidr = '10.0.0.0/8'\nreserved_ports = '22, 8000-8010'\n"
+        "[[host_networks]]\nname = 'vpn'\ninterface = 'wg0'"
+    )
+    lan, vpn = loaded(tmp_path, text).host_networks
+    assert (lan.name, lan.cidr, lan.interface) == ("lan", "10.0.0.0/8", "")
+    assert lan.reserved_ports == "22, 8000-8010"
+    assert (vpn.name, vpn.cidr, vpn.interface) == ("vpn", "", "wg0")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("name = ''\ncidr = '::/0'", "the name '' must be there once, and not be empty"),
+        ("name = 'default'\ncidr = '::/0'", "'default': that is the name of the network of all"),
+        ("name = 'lan'", "host_networks, 'lan': say which addresses it has"),
+        ("name = 'lan'\ncidr = '10.0.0'", "'lan', cidr = '10.0.0': write an address or a network"),
+        ("name = 'lan'\nip = '10.0.0.1'", "unknown field `ip`"),
+        (
+            "name = 'lan'\ninterface = 'lo'\nreserved_ports = '22,http'",
+            "reserved_ports = '22,http': 'http' is neither a port from 1 to 65535 nor a range",
+        ),
+        (
+            "name = 'lan'\ninterface = 'lo'\nreserved_ports = '90-80'",
+            "'90-80' is neither a port from 1 to 65535 nor a range such as 8000-8010",
+        ),
+        ("name = 'lan'\ninterface = 'lo'\nreserved_ports = '70000'", "'70000' is neither a port"),
+    ],
+)
+def test_what_can_be_no_network_is_refused(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(problem)):
+        loaded(tmp_path, f"[[host_networks]]\n{text}")

@@ -28,6 +28,10 @@ def metric(**fields: Any) -> PlacementMetric:
             metric(nodes_evaluated=2, constraint_filtered={"missing compatible host volumes": 2}),
             "2 of 2 nodes lack a host volume that it asks for",
         ),
+        (
+            metric(constraint_filtered={'missing host network "wan" for port "web"': 1}),
+            'the only node lacks host network "wan" for port "web"',
+        ),
         (metric(dimension_exhausted={"cores": 1}), "the only node has too few cores left"),
         (
             metric(dimension_exhausted={"devices: no devices match request": 1}),

@@ -18,7 +18,7 @@ from daemon.scheduler.nodes.constraints import (
 )
 from storage.records.group import TaskGroup, Volume
 from storage.records.job import Job
-from storage.records.node import Node
+from storage.records.node import DEFAULT_NETWORK, Node
 from storage.records.scope import Constraint
 from storage.records.task import Network, Port
 
@@ -109,7 +109,7 @@ def _network_obstacle(group: TaskGroup, node: Node, region: str) -> str | None:
         wanted = resolve(port.host_network, node, region)
         if wanted is None:
             return f'invalid host network "{port.host_network}" template for port "{port.label}"'
-        if wanted not in ("", "default") and wanted not in node.host_networks:
+        if wanted not in ("", DEFAULT_NETWORK) and wanted not in node.host_networks:
             return f'missing host network "{wanted}" for port "{port.label}"'
     return None
 

@@ -25,9 +25,11 @@ _LAST = 65535
 
 
 def reserved(node: Node) -> set[int]:
-    """Return the ports that a node keeps for itself, written as `22,8000-8010`."""
+    """Return the ports that a node keeps for itself, on any of its networks."""
+    texts = [node.reserved_resources.networks.reserved_host_ports]
+    texts += [str(one.get("ReservedPorts", "")) for one in node.host_networks.values()]
     kept: set[int] = set()
-    for part in node.reserved_resources.networks.reserved_host_ports.split(","):
+    for part in ",".join(texts).split(","):  # such as 22,8000-8010
         first, dash, last = part.strip().partition("-")
         if first.isdecimal() and (last.isdecimal() or not dash):
             kept.update(range(whole(first), min(whole(last or first), _LAST) + 1))

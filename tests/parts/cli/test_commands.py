@@ -612,6 +612,25 @@ def test_a_node_is_shown_with_what_is_in_use(
     assert lines[lines.index("Meta") + 1 :] == ["zone = a"]
 
 
+def test_the_networks_of_a_node_are_shown_with_their_addresses(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    lan = {
+        "Name": "lan",
+        "CIDR": "10.0.0.0/8",
+        "Interface": "",
+        "ReservedPorts": "",
+        "IP": "10.1.2.3",
+    }
+    fake.tell("/v1/nodes", [node_line()])
+    fake.tell(f"/v1/node/{NODE}", node(HostNetworks={"lan": lan}))
+    fake.tell(f"/v1/node/{NODE}/allocations", [])
+    lines = terminal.type("node", "status", "node-1").stdout.splitlines()
+    assert lines[lines.index("Host Networks") + 2].split() == [
+        *("lan", "10.1.2.3", "10.0.0.0/8", "<none>", "<none>"),
+    ]
+
+
 # ---- what all have in common ------------------------------------------------------------------
 
 

@@ -1,7 +1,9 @@
 """The driver `exec`: what a task behind walls sees and can do, attacked from inside."""
 
 import os
+import shutil
 import signal
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,56 @@ async def test_there_are_no_rights_and_none_can_be_gained(walled: World) -> None
 async def test_processes_outside_get_no_signal(walled: World) -> None:
     lines = await outcome(walled, f"kill -9 {os.getpid()}; kill -9 -1; echo alive")
     assert lines[0].endswith("No such process")
+
+
+async def test_other_tasks_of_the_same_user_get_no_signal(walled: World) -> None:
+    other = await walled.place(service(inside(f"echo up; {LINGER}"), job_id="other"))
+    await walled.until_printed(other, "up")
+    pids = (await walled.runner.usage(other)).tasks["main"].pids
+    assert await outcome(walled, "sleep 600 & kill -9 -1; echo x") == ["x"]
+    assert (await walled.runner.usage(other)).tasks["main"].pids.keys() == pids.keys()
+
+
+async def test_the_daemons_file_and_sockets_are_out_of_reach(walled: World) -> None:
+    data_dir = walled.config.data_dir
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(data_dir / "here.sock"))
+        names = sorted(one.name for one in data_dir.iterdir())
+        assert {"here.sock", "steward.db"} <= set(names)
+        ways = [f"{way}{data_dir}" for way in ("", "/proc/1/root", "/proc/self/root", "/alloc/..")]
+        paths = " ".join(f"{way}/{name}" for way in ways for name in names)
+        lines = await outcome(walled, f"for p in {paths}; do test -e $p && echo $p; done; echo x")
+    assert lines == ["x"]
+
+
+@needs_root
+async def test_a_set_uid_program_has_no_effect(walled: World) -> None:
+    program = shared(walled.config.data_dir) / "id"
+    shutil.copyfile("/usr/bin/id", program)
+    program.chmod(0o4755)
+    alloc_id = await walled.place(mounting("id -u; /data/id -u; su root -c id"))
+    await walled.until_done(alloc_id)
+    nobody, by_program, *_ = walled.output(alloc_id).splitlines()
+    assert by_program == nobody != "0"
+    assert "uid=0" not in walled.output(alloc_id)
+
+
+async def test_a_name_space_of_its_own_opens_no_wall(walled: World) -> None:
+    """Many machines let anybody make one, with all rights in it, but over nothing outside."""
+    attacks = (
+        "mount -o remount,rw /usr",
+        "mount -o remount,bind,rw /usr",
+        "mount -o remount,bind,rw /alloc/logs",
+        "umount -l /alloc/logs",
+        "umount -l /usr",
+        "mount -t proc proc /proc",
+        "touch /usr/x",
+        "touch /alloc/logs/x",
+    )
+    tried = "; ".join(f"{one} && echo done: {one}" for one in attacks)
+    lines = await outcome(walled, f"unshare --user --map-root-user --mount sh -c '{tried}'; echo x")
+    assert lines[-1] == "x"
+    assert not any(line.startswith("done") for line in lines)
 
 
 @needs_root

@@ -20,7 +20,7 @@ from storage.records.allocation import (
 )
 from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import PlacementMetric
-from storage.records.node import Node
+from storage.records.node import HostNetwork, Node
 from storage.records.task import Lifecycle, Resources
 from storage.store import Store
 from tests.parts.runner.stage import mock
@@ -56,6 +56,18 @@ async def test_settings_overrule_what_was_found(store: Store, data_dir: Path) ->
     assert resources.memory.memory_mb == 55
     assert resources.disk.disk_mb == 66
     assert only_node(store).attributes["cpu.totalcompute"] == "1234"
+
+
+async def test_the_networks_of_the_configuration_have_their_addresses(
+    store: Store, data_dir: Path
+) -> None:
+    networks = [
+        HostNetwork(name="here", interface="lo", cidr="127.0.0.0/8"),
+        HostNetwork(name="nowhere", interface="no-such-one"),
+    ]
+    async with open_world(store, data_dir, host_networks=networks):
+        found = only_node(store).host_networks
+    assert {name: one["IP"] for name, one in found.items()} == {"here": "127.0.0.1"}
 
 
 async def test_a_node_keeps_its_id_and_history_over_restarts(store: Store, data_dir: Path) -> None:

@@ -5,11 +5,11 @@ import msgspec
 from daemon.runner.drivers.cgroup import mount_point, own_path
 from daemon.runner.fingerprint import (
     computed_class,
-    default_device,
     find_cpu,
     memory_bytes,
     volume,
 )
+from daemon.runner.networks import default_device
 from storage.records.node import Node, NodeCPU, NodeDisk, NodeMemory, NodeResources
 
 NODE = Node(

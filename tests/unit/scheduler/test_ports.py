@@ -76,6 +76,13 @@ def test_a_host_network_has_its_own_address() -> None:
     assert shared.ports[0].host_ip == "10.1.2.3"
 
 
+def test_what_a_host_network_reserves_is_given_to_nobody() -> None:
+    here = node(host_networks={"lan": {"CIDR": "10.1.2.3/24", "ReservedPorts": "22,8000-8001"}})
+    assert reserved(here) == {22, 8000, 8001}
+    failed = plan_of(static(8001, host_network="lan"), here=here).failed["web"]
+    assert failed.dimension_exhausted == {"network: reserved port collision web=8001": 1}
+
+
 @pytest.mark.parametrize(
     ("network", "here", "dimension"),
     [
