@@ -6,11 +6,11 @@ more group for each, beside the one by which it is ended (`cgroup.py`).
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from daemon.runner.drivers.limits import CONTROLLERS, CORES, Limits, with_rlimits
+from daemon.runner.drivers.limits import CONTROLLERS, CPUSET, SHARED, Limits, by_groups, left
 from daemon.runner.usage import Account
 from storage.records.usage import MemoryUsage
 
@@ -28,17 +28,14 @@ class OldGroups:
 
     def __init__(self, bases: Mapping[str, Path], missing: Mapping[str, str]) -> None:
         self._bases = bases
-        self.held = with_rlimits(
-            {kind: f"{_HOW} ({name})" for kind, name in CONTROLLERS.items() if name in bases}
-        )
+        self._sharing: set[str] = set()  # whose processes may be about to enter the shared group
+        self.held = by_groups(_HOW, bases)
         self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
 
     def _wanted(self, limits: Limits) -> dict[str, dict[str, int | str]]:
         """Return what is to be written into the groups of a task that has them."""
-        pinned: dict[str, dict[str, int | str]] = (
-            {CONTROLLERS[CORES]: {"cpuset.cpus": limits.cpus}} if limits.cores else {}
-        )
-        return pinned | {
+        return {
+            CPUSET: {"cpuset.cpus": limits.cpus},
             "cpu": {"cpu.shares": limits.shares},
             "memory": {"memory.limit_in_bytes": limits.memory_max, _WITH_SWAP: limits.memory_max},
             "pids": {"pids.max": limits.processes},
@@ -48,32 +45,50 @@ class OldGroups:
     def _group(self, controller: str, alloc_id: str, task: str) -> Path:
         return self._bases[controller] / f"{alloc_id}.{task}"
 
+    def _groups(self, alloc_id: str, task: str, *, pinned: bool) -> dict[str, Path]:
+        """Return the groups of a task by controller; those without cores of their own share one."""
+        groups = {name: self._group(name, alloc_id, task) for name in self._bases}
+        if CPUSET in groups and not pinned:
+            groups[CPUSET] = self._bases[CPUSET] / SHARED
+        return groups
+
     def entries(self, alloc_id: str, task: str, limits: Limits) -> list[str]:
         """Return the files by which a process enters the groups that `prepare` makes for a task."""
-        return self._entries(alloc_id, task, self._wanted(limits))
-
-    def _entries(self, alloc_id: str, task: str, controllers: Iterable[str]) -> list[str]:
-        groups = [self._group(name, alloc_id, task) for name in controllers if name in self._bases]
+        groups = self._groups(alloc_id, task, pinned=bool(limits.cores)).values()
         # Two controllers may share a place.
         return list(dict.fromkeys(f"{group}/tasks" for group in groups))
 
     def prepare(self, alloc_id: str, task: str, limits: Limits) -> None:
         """Make a task's groups, with its limits. Raises `OSError`."""
-        for name, values in self._wanted(limits).items():
-            if name not in self._bases:
-                continue
-            group = self._group(name, alloc_id, task)
+        wanted = self._wanted(limits)
+        if not limits.cores:
+            self._sharing.add(f"{alloc_id}.{task}")
+        for name, group in self._groups(alloc_id, task, pinned=bool(limits.cores)).items():
             group.mkdir(parents=True, exist_ok=True)
-            if name == CONTROLLERS[CORES]:
+            if name == CPUSET:
                 _inherit(group.parent)
                 _inherit(group)
-            for file, value in values.items():
+            for file, value in wanted[name].items():
                 if value and (file != _WITH_SWAP or (group / file).exists()):
                     (group / file).write_text(str(value))
+        self._share_cores()
+
+    def _share_cores(self) -> None:
+        """Leave those without cores of their own what nobody has for itself. Raises `OSError`."""
+        base = self._bases.get(CPUSET, Path())
+        shared = base / SHARED / "cpuset.cpus"
+        if not shared.exists():
+            return
+        held = [_text(one) for one in base.glob("*.*/cpuset.cpus")]
+        cores = left(_text(base / "cpuset.cpus"), held)
+        if cores != left(_text(shared), ()):
+            shared.write_text(cores)
 
     def present(self, alloc_id: str, task: str) -> list[str]:
         """Return the files by which one enters a task's groups, of those that there are."""
-        return [one for one in self._entries(alloc_id, task, self._bases) if os.path.exists(one)]
+        pinned = CPUSET in self._bases and self._group(CPUSET, alloc_id, task).exists()
+        groups = self._groups(alloc_id, task, pinned=pinned).values()
+        return [one for group in groups if os.path.exists(one := f"{group}/tasks")]
 
     def killed(self, alloc_id: str, task: str) -> bool:
         """Tell whether the kernel has killed something of a task because of its memory."""
@@ -110,13 +125,26 @@ class OldGroups:
 
     def remove(self, alloc_id: str, task: str) -> None:
         """Remove a task's groups, when nothing of it is left, and what is above them if it is empty."""
+        self._sharing.discard(f"{alloc_id}.{task}")
         for name, base in self._bases.items():
             _remove(self._group(name, alloc_id, task), base)
+        self._let_go_of_cores()
 
     def remove_all(self, alloc_id: str) -> None:
         """Remove what is left of the groups of an allocation."""
+        self._sharing = {one for one in self._sharing if not one.startswith(f"{alloc_id}.")}
         for base in self._bases.values():
             _remove(*base.glob(f"{alloc_id}.*"), base)
+        self._let_go_of_cores()
+
+    def _let_go_of_cores(self) -> None:
+        """Leave the others what somebody had for himself; what they share goes with the last one."""
+        if CPUSET not in self._bases:
+            return
+        if not self._sharing:
+            _remove(self._bases[CPUSET] / SHARED, self._bases[CPUSET])
+        with suppress(OSError):  # somebody may tidy up as well
+            self._share_cores()
 
 
 def _inherit(group: Path) -> None:
@@ -124,6 +152,14 @@ def _inherit(group: Path) -> None:
     for name in ("cpuset.cpus", "cpuset.mems"):
         if not (group / name).read_text().strip():
             (group / name).write_text((group.parent / name).read_text())
+
+
+def _text(path: Path) -> str:
+    """Return what a file says; nothing where it has just gone."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _number(path: Path) -> int:

@@ -100,7 +100,7 @@ class Cgroups:
         """Return what a node says of it."""
         return {"containment": "cgroup"}
 
-    def of(self, alloc_id: str, task: str) -> Cgroup:
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> Cgroup:
         """Return the group for attempts at a task."""
         return Cgroup(f"{self._base}/{alloc_id}.{task}", threaded=self._threaded)
 

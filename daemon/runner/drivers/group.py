@@ -56,8 +56,8 @@ class Groups(Protocol):
         """Return the name of the group above all, or nothing."""
         ...
 
-    def of(self, alloc_id: str, task: str) -> Group:
-        """Return the group for attempts at a task."""
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> Group:
+        """Return the group for attempts at a task; one that begins may have cores of its own."""
         ...
 
     def release(self) -> bool:

@@ -6,7 +6,7 @@ is found once, when the daemon starts; a node's attributes name each limit with 
 why nobody does.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
@@ -17,6 +17,9 @@ from storage.records.task import Resources
 CPU, CORES, MEMORY, PROCESSES = "cpu", "cores", "memory", "processes"
 # Where the kernel keeps account of each: names of controllers, the same in both versions.
 CONTROLLERS = {CPU: "cpu", CORES: "cpuset", MEMORY: "memory", PROCESSES: "pids"}
+CPUSET = CONTROLLERS[CORES]
+SHARED = "shared"  # what is held to the cores that nobody has for itself
+KEPT_FREE = "; other tasks that are held to limits keep off them"
 BY_RLIMIT = "rlimit (each process alone, by what it maps for itself)"
 
 _MEGABYTE = 1024 * 1024
@@ -55,6 +58,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def cpus(self) -> str:
         """Return its cores as the kernel writes a list of them."""
         return ",".join(map(str, self.cores))
+
+
+def left(every: str, held: Iterable[str]) -> str:
+    """Return the cores of a list that no other list has; all of them when none is left.
+
+    >>> left("0-3", ["1", "3"]), left("0-1", ["0-1"])
+    ('0,2', '0,1')
+    """
+    all_of_them = _cores(every)
+    rest = all_of_them.difference(*map(_cores, held))
+    return ",".join(map(str, sorted(rest or all_of_them)))
+
+
+def _cores(text: str) -> set[int]:
+    """Return the cores of a list as the kernel writes it, such as `0-3,7`."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if first:
+            found.update(range(int(first), int(last or first) + 1))
+    return found
 
 
 def limits_of(
@@ -149,6 +173,16 @@ UNLIMITED = NoGroups(
     {},
     dict.fromkeys(CONTROLLERS, "tasks are held to it where the agent has raw_exec_limits = true"),
 )
+
+
+def by_groups(version: str, controllers: Container[str]) -> dict[str, str]:
+    """Return what holds tasks to limits where groups have these controllers."""
+    held = {
+        kind: f"{version} ({name})" for kind, name in CONTROLLERS.items() if name in controllers
+    }
+    if CORES in held:
+        held[CORES] += KEPT_FREE
+    return with_rlimits(held)
 
 
 def with_rlimits(held: Mapping[str, str]) -> dict[str, str]:

@@ -186,8 +186,8 @@ class Local:
 
     def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
         """Start the shell with the claim in its hand. Raises `StartFailed`, `OSError`, `ValueError`."""
-        group = self._groups.of(attempt.alloc_id, attempt.task)
         limits = self._limits(attempt)
+        group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
         line, env = self._line(attempt, "\n".join([group.entry, *entries]))
         self._bounds.prepare(attempt.alloc_id, attempt.task, limits)

@@ -125,7 +125,7 @@ class Scanner:
             ),
         }
 
-    def of(self, alloc_id: str, task: str) -> Scan:
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> Scan:
         """Return the group for attempts at a task."""
         return Scan(self, alloc_id, task)
 

@@ -18,8 +18,11 @@ import msgspec
 from daemon.runner.drivers.cgroup import Cgroup, mount_point, own_path
 from daemon.runner.drivers.limits import (
     CONTROLLERS,
+    CPUSET,
+    SHARED,
     Limits,
-    with_rlimits,
+    by_groups,
+    left,
 )
 from daemon.runner.usage import Account
 from storage.records.usage import MemoryUsage
@@ -64,6 +67,13 @@ class Files:
         """Tell whether there is such a file or group."""
         return os.path.exists(path)
 
+    def groups(self, path: str) -> list[str]:
+        """Return the groups below one."""
+        try:
+            return [one.path for one in os.scandir(path) if one.is_dir(follow_symlinks=False)]
+        except OSError:
+            return []
+
     def is_delegated(self, path: str) -> bool:
         """Tell whether whoever rules the tree has handed a group over."""
         for name in _DELEGATED:
@@ -86,9 +96,7 @@ class Subtree:
     ) -> None:
         self._base, self._controllers, self._files = base, controllers, files
         self.parent = base.removeprefix(mount.rstrip("/"))
-        self.held = with_rlimits(
-            {kind: f"{_HOW} ({name})" for kind, name in CONTROLLERS.items() if name in controllers}
-        )
+        self.held = by_groups(_HOW, controllers)
         self.missing = {kind: why for kind, why in missing.items() if kind not in self.held}
 
     # ---- as what holds the processes of a task together ------------------------------------------
@@ -98,19 +106,28 @@ class Subtree:
         """Return what a node says of it."""
         return {"containment": "cgroup"}
 
-    def of(self, alloc_id: str, task: str) -> Cgroup:
-        """Return the group for attempts at a task."""
-        return Cgroup(self._group(alloc_id, task))
+    def of(self, alloc_id: str, task: str, *, pinned: bool = False) -> Cgroup:
+        """Return the group for attempts at a task; one that begins may have cores of its own."""
+        return Cgroup(self._group(alloc_id, task, pinned=pinned))
 
     def release(self) -> bool:
         """Remove the group above all if it is empty; tell whether it is gone."""
+        self._files.remove(self._shared)
         self._files.remove(self._base)
         return not self._files.exists(self._base)
 
     # ---- as what holds a task to its limits --------------------------------------------------------
 
-    def _group(self, alloc_id: str, task: str) -> str:
-        return f"{self._base}/{alloc_id}.{task}"
+    @property
+    def _shared(self) -> str:
+        """Return the group of all that have no cores of their own, so that they keep off others'."""
+        return f"{self._base}/{SHARED}"
+
+    def _group(self, alloc_id: str, task: str, *, pinned: bool = False) -> str:
+        own = f"{self._base}/{alloc_id}.{task}"
+        if pinned or CPUSET not in self._controllers or self._files.exists(own):
+            return own
+        return f"{self._shared}/{alloc_id}.{task}"
 
     def entries(self, alloc_id: str, task: str, limits: Limits) -> list[str]:
         """Return nothing: by the group in which a task is held together it is in the right one."""
@@ -123,12 +140,26 @@ class Subtree:
     def prepare(self, alloc_id: str, task: str, limits: Limits) -> None:
         """Make a task's group, with its limits. Raises `OSError`."""
         _open(self._base, self._controllers, self._files)
-        group = self._group(alloc_id, task)
+        group = self._group(alloc_id, task, pinned=bool(limits.cores))
+        if group.startswith(self._shared):
+            _open(self._shared, self._controllers, self._files)
         self._files.make(group)
         for name, value in self._values(limits).items():
             # Those of a controller that is not there are missing, and a few in some kernels.
             if self._files.exists(f"{group}/{name}"):
                 self._files.write(f"{group}/{name}", str(value))
+        self._share_cores()
+
+    def _share_cores(self) -> None:
+        """Leave those without cores of their own what nobody has for itself. Raises `OSError`."""
+        shared = f"{self._shared}/cpuset.cpus"
+        if not self._files.exists(shared):
+            return
+        every = self._files.read(f"{self._base}/cpuset.cpus.effective")
+        groups = [one for one in self._files.groups(self._base) if one != self._shared]
+        cores = left(every, [self._files.read(f"{one}/cpuset.cpus") for one in groups])
+        if cores != left(self._files.read(shared), ()):
+            self._files.write(shared, cores)
 
     def _values(self, limits: Limits) -> dict[str, int | str]:
         values: dict[str, int | str] = {"cpu.weight": limits.weight}
@@ -178,12 +209,14 @@ class Subtree:
         return {name: int(value) for name, _, value in (line.partition(" ") for line in lines)}
 
     def remove(self, alloc_id: str, task: str) -> None:
-        """Remove the group above all when no task is left; a task's own goes with its processes."""
-        self._files.remove(self._base)
+        """Remove the groups above all when no task is left; a task's own goes with its processes."""
+        if not self.release():
+            with suppress(OSError):  # somebody may tidy up as well
+                self._share_cores()
 
     def remove_all(self, alloc_id: str) -> None:
         """Do as above."""
-        self._files.remove(self._base)
+        self.remove(alloc_id, "")
 
 
 class Tree(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from daemon.runner.drivers import bounds, cgroup, subtree
@@ -13,6 +14,7 @@ from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.limits import (
     CONTROLLERS,
+    CORES,
     MEMORY,
     PROCESSES,
     Bounds,
@@ -21,12 +23,15 @@ from daemon.runner.drivers.limits import (
 )
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
-from storage.records.allocation import TaskEvent
+from storage.records.allocation import AllocatedCPU, Placement, TaskEvent
+from storage.records.evaluation import PlacementMetric
+from storage.records.group import TaskGroup
 from storage.records.task import Resources, Task
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of
 from tests.parts.runner.test_inside import run
 from tests.parts.runner.world import World, batch, open_world, script, service
+from tests.unit.runner.placements import held as holding
 
 MOST = 40  # processes of a task
 LINGER = "exec sleep 600"
@@ -151,6 +156,47 @@ def groups_of(alloc_id: str, task: str = ".") -> list[Path]:
         for name in names
         if name.startswith(f"{alloc_id}{task}")
     ]
+
+
+async def test_tasks_keep_off_the_cores_that_another_has_for_itself(held: Held) -> None:
+    held.needs(CORES)
+    every = os.sched_getaffinity(0)
+    if len(every) < 2:
+        pytest.skip("this machine has one core")
+    own = min(every)
+    world, task = held.world, held.task("echo up; " + LINGER)
+
+    async def affinities(alloc_id: str) -> list[set[int]]:
+        pids = (await world.runner.usage(alloc_id)).tasks["main"].pids
+        return [os.sched_getaffinity(int(pid)) for pid in pids]
+
+    other = await world.place(service(task, job_id="other"))
+    await world.until_printed(other)
+    assert all(one == every for one in await affinities(other))
+    job = service(task, job_id="owner")
+    (group,) = job.task_groups or ()
+    owner = await world.place(job, placement=placement(group, cores=[own]))
+    await world.until_printed(owner)
+    assert all(one == {own} for one in await affinities(owner))
+    assert all(one == every - {own} for one in await affinities(other))
+    client = await run(world, other, "grep", "Cpus_allowed_list", "/proc/self/status")
+    assert str(own) not in client.seen().split()[1].replace("-", ",").split(",")
+    await world.stop(owner)
+    await world.until_done(owner)
+    assert all(one == every for one in await affinities(other))
+
+
+def placement(group: TaskGroup, cores: list[int]) -> Placement:
+    """Return what an allocation holds whose only task has cores for itself."""
+    resources = holding(group)
+    (name,) = resources.tasks
+    cpu = AllocatedCPU(cpu_shares=100, reserved_cores=cores)
+    tasks = {name: msgspec.structs.replace(resources.tasks[name], cpu=cpu)}
+    return Placement(
+        resources=msgspec.structs.replace(resources, tasks=tasks),
+        metrics=PlacementMetric(),
+        node_name="node-1",
+    )
 
 
 async def test_a_command_inside_is_held_to_the_same_limits(held: Held) -> None:

@@ -1,5 +1,6 @@
 """Where the kernel keeps groups of version 1 that bound tasks, and what is written into them."""
 
+import shutil
 from pathlib import Path
 
 from daemon.runner.drivers.bounds import OldGroups, memberships, mounts
@@ -49,20 +50,44 @@ def test_a_task_has_its_part_of_the_processors_and_of_processes(tmp_path: Path) 
     assert (tmp_path / "pids/a.main/pids.max").read_text() == "4096"
 
 
-def test_a_task_is_pinned_to_the_cores_that_it_holds(tmp_path: Path) -> None:
-    bounds = groups("cpuset", at=tmp_path / "root")
-    for place in (tmp_path / "root", tmp_path / "root/cpuset", tmp_path / "root/cpuset/a.main"):
+def cpusets(root: Path, *names: str) -> OldGroups:
+    """Return groups of cores, of which the kernel has made some, below one that has four."""
+    for place in (root, root / "cpuset", *(root / "cpuset" / name for name in names)):
         place.mkdir()
         for name, text in (("cpuset.cpus", "0-3\n"), ("cpuset.mems", "0\n")):
-            (place / name).write_text(text if place.name == "root" else "\n")
+            (place / name).write_text(text if place == root else "\n")
+    return groups("cpuset", at=root)
+
+
+def test_a_task_is_pinned_to_the_cores_that_it_holds(tmp_path: Path) -> None:
+    bounds = cpusets(tmp_path / "root", "a.main")
     limits = limits_of(Resources(cores=2), (1, 3), mhz=4000)
     bounds.prepare("a", "main", limits)
     group = tmp_path / "root/cpuset/a.main"
     assert (group / "cpuset.cpus").read_text() == "1,3"
     assert (group / "cpuset.mems").read_text() == "0\n"
     assert limits.shares == 4000
-    # One without cores of its own stays where all others are.
-    assert bounds.entries("b", "main", Limits()) == []
+    assert bounds.entries("a", "main", limits) == [f"{group}/tasks"]
+
+
+def test_tasks_without_cores_of_their_own_keep_off_those_of_others(tmp_path: Path) -> None:
+    bounds = cpusets(tmp_path / "root", "a.main", "b.main", "shared")
+    shared = tmp_path / "root/cpuset/shared"
+    cores = shared / "cpuset.cpus"
+    bounds.prepare("c", "main", Limits())
+    assert bounds.entries("c", "main", Limits()) == [f"{shared}/tasks"]
+    assert (cores.read_text(), (shared / "cpuset.mems").read_text()) == ("0-3\n", "0\n")
+    bounds.prepare("a", "main", Limits(cores=(1,)))
+    assert cores.read_text() == "0,2,3"
+    bounds.prepare("b", "main", Limits(cores=(0, 2)))
+    assert cores.read_text() == "3"
+    (tmp_path / "root/cpuset/b.main/cpuset.cpus").write_text("0,2-3")
+    # Where all are given away, the others have to be somewhere.
+    bounds.prepare("d", "main", Limits())
+    assert cores.read_text() == "0,1,2,3"
+    shutil.rmtree(tmp_path / "root/cpuset/b.main")  # as the kernel does
+    bounds.remove("b", "main")
+    assert cores.read_text() == "0,2,3"
 
 
 def test_controllers_that_share_a_place_are_entered_once(tmp_path: Path) -> None:

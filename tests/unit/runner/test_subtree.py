@@ -15,7 +15,7 @@ UNIT = f"{MOUNT}/system.slice/steward.service"
 LIMITS = limits_of(Resources(cpu=500, memory_mb=64, memory_max_mb=96), processes=4096)
 OF = {
     "cpu": {"cpu.weight": "100"},
-    "cpuset": {"cpuset.cpus": ""},
+    "cpuset": {"cpuset.cpus": "", "cpuset.cpus.effective": "0-3\n"},
     "memory": {
         "memory.max": "max",
         "memory.low": "0",
@@ -88,6 +88,10 @@ class Kernel(Files):
             raise FileNotFoundError(ENOENT, "No such file or directory")
         self.files[path] = " ".join([*self.files[path].split(), name])
 
+    def groups(self, path: str) -> list[str]:
+        marks = [one.removesuffix("/cgroup.procs") for one in self.files if "cgroup.procs" in one]
+        return [one for one in marks if one.rpartition("/")[0] == path]
+
     def is_delegated(self, path: str) -> bool:
         return path in self.delegated
 
@@ -135,7 +139,50 @@ def test_a_task_without_cores_of_its_own_runs_on_all() -> None:
     kernel = delegated()
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)
-    assert kernel.files[f"{MOUNT}{found.parent}/a.main/cpuset.cpus"] == ""
+    shared = f"{MOUNT}{found.parent}/shared"
+    assert kernel.files[f"{shared}/a.main/cpuset.cpus"] == ""
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "0,1,2,3"
+
+
+def test_tasks_without_cores_of_their_own_keep_off_those_of_others() -> None:
+    kernel = delegated()
+    found = opened(kernel)
+    shared = f"{MOUNT}{found.parent}/shared"
+
+    def prepare(name: str, *cores: int) -> str:
+        found.prepare(name, "main", limits_of(Resources(), cores))
+        return found.of(name, "main").label
+
+    def end(name: str) -> None:
+        kernel.remove(found.of(name, "main").label)
+        found.remove(name, "main")
+
+    assert prepare("a") == f"{shared}/a.main"
+    assert prepare("b", 1) == f"{MOUNT}{found.parent}/b.main"
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "0,2,3"
+    prepare("c", 0, 3)
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "2"
+    # Where all are given away, the others have to be somewhere.
+    prepare("d", 2)
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "0,1,2,3"
+    end("b")
+    end("d")
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "1,2"
+    # Another daemon finds things as they are.
+    again = opened(kernel)
+    again.prepare("e", "main", limits_of(Resources(), (1,)))
+    assert kernel.files[f"{shared}/cpuset.cpus"] == "2"
+    assert again.of("a", "main").label == f"{shared}/a.main"
+    for name in ("a", "c", "e"):
+        end(name)
+    assert not kernel.exists(MOUNT + found.parent)
+
+
+def test_where_no_cores_can_be_had_all_tasks_are_alike() -> None:
+    kernel = delegated("cpu pids")
+    found = opened(kernel)
+    found.prepare("a", "main", LIMITS)
+    assert found.of("a", "main").label == f"{MOUNT}{found.parent}/a.main"
 
 
 def test_controllers_that_were_not_handed_over_bound_nothing_and_that_is_said() -> None:
@@ -155,21 +202,21 @@ def test_the_group_above_all_goes_with_the_last_task_and_comes_with_the_next() -
     assert not kernel.exists(base)
     for name in ("a", "b"):
         found.prepare(name, "main", LIMITS)
-    kernel.remove(f"{base}/a.main")
+    kernel.remove(found.of("a", "main").label)
     found.remove("a", "main")
     assert kernel.exists(base)
-    kernel.remove(f"{base}/b.main")
+    kernel.remove(found.of("b", "main").label)
     found.remove("b", "main")
     assert not kernel.exists(base)
     found.prepare("c", "main", LIMITS)
-    assert kernel.files[f"{base}/c.main/pids.max"] == "4096"
+    assert kernel.files[f"{base}/shared/c.main/pids.max"] == "4096"
 
 
 def test_the_kernel_says_whether_it_has_killed_and_what_was_used() -> None:
     kernel = delegated()
     found = opened(kernel)
     found.prepare("a", "main", LIMITS)
-    group = f"{MOUNT}{found.parent}/a.main"
+    group = found.of("a", "main").label
     assert not found.killed("a", "main")
     kernel.files |= {
         f"{group}/memory.events": "low 0\nhigh 0\nmax 3\noom 1\noom_kill 1\n",
