@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from daemon import logs, reach
+from daemon import listening, logs, reach
 from daemon.acl.audit import open_audit
 from daemon.acl.bootstrap import first_start
 from daemon.acl.failures import LockOut
@@ -144,7 +144,6 @@ async def _run_parts(
         from daemon.api.routes import ROUTES
         from daemon.backups import open_backups
         from daemon.evals.gc import retention
-        from daemon.evals.listeners import listening
         from daemon.evals.worker import open_evals
         from daemon.identity.door import open_door
         from daemon.jobs.children import open_children
@@ -176,10 +175,19 @@ async def _run_parts(
         variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
         runner = await parts.enter_async_context(
             open_runner(
-                store, clock, config, ids, issuer, variables, TaskTokens(store, tokens, clock)
+                store,
+                clock,
+                config,
+                ids,
+                issuer,
+                variables,
+                TaskTokens(store, tokens, clock),
+                listeners=listening.on,
             )
         )
-        await parts.enter_async_context(open_evals(store, clock, ids, retention(config), listening))
+        await parts.enter_async_context(
+            open_evals(store, clock, ids, retention(config), listening.ports)
+        )
         await parts.enter_async_context(open_periodic(store, clock, ids))
         await parts.enter_async_context(open_children(store, clock, ids))
         await parts.enter_async_context(open_locks(store, clock))

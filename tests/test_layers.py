@@ -22,6 +22,7 @@ COMMON = (
     "daemon.feed",
     "daemon.fields",
     "daemon.jobspec.gotext",
+    "daemon.listening",
     "daemon.parts",
     "daemon.version",
 )
@@ -34,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
     "daemon.journal": (),
+    "daemon.listening": (),
     "daemon.logs": ("daemon.journal", "storage.origin"),
     "daemon.offered": NOUNS,
     "daemon.reach": (),

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from msgspec import UNSET, UnsetType
 
 from daemon.api.jobs import check_right, secret_in, shown_launches, surroundings
-from daemon.evals.dry_run import dry_run
+from daemon.evals.dry_run import dry_run, in_use, static_ports
 from daemon.jobs.register import check_place, complete
+from daemon.listening import on
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
@@ -61,10 +62,14 @@ async def plan(request: Request) -> Reply:
     if job.region != around.region:
         raise Refused("No path to region")
     now = parts.clock.now()
+    listeners = on({number for _, number in static_ports(job)})
 
     def look(db: Snapshot) -> JobPlanResponse:
         check_place(db, job, findings, around)
-        remarks = around.policies.check(job, override=body.policy_override)
+        remarks = [
+            *around.policies.check(job, override=body.policy_override),
+            *in_use(db, job, listeners),
+        ]
         outlook = dry_run(db, job, now=now, ids=parts.ids)
         launch = outlook.next_launch
         return JobPlanResponse(

@@ -4,7 +4,7 @@ The decision is the one that a registration would lead to, made from the same st
 forgotten: nothing is written (golden: plan, plan-batch-system).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -15,8 +15,10 @@ from daemon.jobs.periodic import next_slot
 from daemon.jobspec.canonicalize import keep_scaling_ids, same_definition
 from daemon.jobspec.diff import diff_jobs
 from daemon.jobspec.diffs.annotations import annotate
+from daemon.listening import Listener, sentences
+from daemon.scheduler.nodes.fit import need_of
 from daemon.scheduler.state import Plan
-from storage.queries import allocations, jobs
+from storage.queries import allocations, holdings, jobs, nodes
 from storage.readers import Snapshot
 from storage.records import views
 from storage.records.codec import encode
@@ -62,6 +64,23 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
         failed=dict(plan.failed),
         next_launch=_next_launch(job, now),
     )
+
+
+def static_ports(job: Job) -> list[tuple[str, int]]:
+    """Return the ports that a job asks for by number, with their labels."""
+    return [
+        (port.label, port.value)
+        for group in job.task_groups or ()
+        for network in need_of(group).networks
+        for port in network.reserved_ports or ()
+    ]
+
+
+def in_use(db: Snapshot, job: Job, listeners: Iterable[Listener]) -> list[str]:
+    """Return who listens on static ports of a job that no allocation holds."""
+    held = [holdings.held(db, node.id).ports for node in nodes.every(db)]
+    wanted = [port for port in static_ports(job) if not any(port[1] in ports for ports in held)]
+    return sentences(wanted, listeners)
 
 
 def _annotations(db: Snapshot, plan: Plan, namespace: str) -> PlanAnnotations:

@@ -246,6 +246,8 @@ class AllocRunner:
         self._tasks = {task.name: self._runner(task) for task in tasks}
         for name, text in self._discovery.faults():
             self._report.event(name, events.hook_failed(self._now(), text))
+        for name, text in () if inherited else self._discovery.strangers():
+            self._report.event(name, events.port_in_use(self._now(), text))
         if self._stop_wanted.is_set() and not self._has_begun():
             for runner in self._tasks.values():
                 runner.condemn()
@@ -261,7 +263,7 @@ class AllocRunner:
         self._nursery = None
         if inherited:
             # What an earlier daemon started and did not live to report may have been passed over.
-            await self._destroy()
+            await self._host.destroy(self.id)
 
     async def _wait_for_predecessors(self) -> None:
         for ended in self._predecessors:
@@ -429,7 +431,7 @@ class AllocRunner:
 
     async def _give_up(self, reason: str) -> None:
         """End everything and report a failure: the runner itself has failed."""
-        await self._destroy()
+        await self._host.destroy(self.id)
         for name, state in self._report.states.items():
             if state.state != TaskPhase.DEAD:
                 self._report.event(name, events.setup_failure(self._now(), reason))
@@ -440,10 +442,6 @@ class AllocRunner:
                     finished_at=rfc3339(self._now()),
                 )
         self._report.publish()
-
-    async def _destroy(self) -> None:
-        for driver in self._host.drivers.values():
-            await driver.destroy(self.id, self.directory)
 
     def _now(self) -> int:
         return self._host.clock.now()

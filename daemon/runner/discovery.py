@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import trio
 
+from daemon.listening import sentences
 from daemon.runner.changes import Changes
 from daemon.runner.checks import Checks, Restart, Run
 from daemon.runner.env import resolve, task_environment
@@ -58,6 +59,14 @@ class Discovery:
     def faults(self) -> Iterator[tuple[str, str]]:
         """Yield the tasks whose services cannot be registered, and why."""
         return faults(self._place())
+
+    def strangers(self) -> Iterator[tuple[str, str]]:
+        """Yield each task, and who listens on a port of the allocation before any of them runs."""
+        ports = self._instance().allocation.placement.resources.shared.ports or ()
+        labels = [(port.label, port.value) for port in ports]
+        found = self._host.listeners({number for _, number in labels})
+        for text in sentences(labels, found):
+            yield from ((task.name, text) for task in self._instance().tasks)
 
     @property
     def exists(self) -> bool:

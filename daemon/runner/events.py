@@ -189,6 +189,11 @@ def mains_dead(now: int) -> TaskEvent:
     )
 
 
+def port_in_use(now: int, reason: str) -> TaskEvent:
+    """Return: somebody else listens on a port that the task was given."""
+    return _with_message("Port In Use", now, reason)
+
+
 def overtime(now: int, longest: int) -> TaskEvent:
     """Return: the task goes because its allocation has run for as long as it may."""
     span = durations.text(longest)

@@ -1,6 +1,6 @@
 """What all allocations of a node share: the place they run in."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
+from daemon.listening import Listener
 from daemon.runner.artifacts.fetch import Fetcher
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.identities import Signer
@@ -19,6 +20,9 @@ from storage.records.node import HostVolume
 from storage.records.task import SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
+
+# Who listens on any of these ports of the machine, whoever that is.
+Listeners = Callable[[Set[int]], list[Listener]]
 
 
 class Variables(Protocol):
@@ -111,8 +115,14 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     claims: Mapping[str, str]  # that identities may ask for
     disk_is_limit: bool  # an allocation that takes more disk than it may fails
     task_socket: Path  # through which tasks reach our API
+    listeners: Listeners
     chance: Callable[[], float]  # a random number from 0 up to 1
 
     def directory(self, alloc_id: str) -> str:
         """Return the directory of an allocation."""
         return f"{self.alloc_dir}/{alloc_id}"
+
+    async def destroy(self, alloc_id: str) -> None:
+        """End every process of an allocation that a driver knows."""
+        for driver in self.drivers.values():
+            await driver.destroy(alloc_id, self.directory(alloc_id))

@@ -9,7 +9,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -18,6 +18,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.config import DISK_FAIL, DISK_OFF, Config
+from daemon.listening import Listener
 from daemon.parts import Line
 from daemon.runner import disk, events, kept_logs, taskdir
 from daemon.runner.alloc import AllocRunner
@@ -26,7 +27,7 @@ from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
-from daemon.runner.host import Credentials, Host, Variables
+from daemon.runner.host import Credentials, Host, Listeners, Variables
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
 from daemon.runner.instance import Past
@@ -302,7 +303,7 @@ class Runner:
         async with trio.open_nursery() as nursery:
             for alloc_id, runner in self._running.items():
                 if not runner.is_over:
-                    nursery.start_soon(self._destroy, alloc_id)
+                    nursery.start_soon(self._host.destroy, alloc_id)
 
     # ---- what is not known any more -----------------------------------------------------------------
 
@@ -328,12 +329,8 @@ class Runner:
                 nursery.start_soon(self._remove, alloc_id)
 
     async def _remove(self, alloc_id: str) -> None:
-        await self._destroy(alloc_id)
+        await self._host.destroy(alloc_id)
         await self.remove_directory(alloc_id)
-
-    async def _destroy(self, alloc_id: str) -> None:
-        for driver in self._host.drivers.values():
-            await driver.destroy(alloc_id, self._host.directory(alloc_id))
 
     async def remove_directory(self, alloc_id: str) -> None:
         """Remove the directory of an allocation that has ended; its logs are put aside."""
@@ -356,6 +353,10 @@ def _all_on(db: Snapshot, node_id: str) -> set[str]:
     return set(allocations.changed(db, node_id, -1))
 
 
+def _nobody(ports: Set[int]) -> list[Listener]:
+    return []
+
+
 @asynccontextmanager
 async def open_runner(
     store: Store,
@@ -369,6 +370,7 @@ async def open_runner(
     drivers: Mapping[str, Driver] | None = None,
     groups: Groups | None = None,
     environment: Mapping[str, str] = os.environ,
+    listeners: Listeners = _nobody,
     chance: Callable[[], float] | None = None,
 ) -> AsyncIterator[Runner]:
     """Register this machine as a node and run its allocations.
@@ -376,7 +378,7 @@ async def open_runner(
     At the end of the block tasks live on, and are found again by the next runner; in development
     they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
     machine; of `environment`, the agent's own, tasks get what is neither secret nor its own affair.
-    `chance` gives random numbers from 0 up to 1.
+    `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1.
     """
     inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
@@ -411,6 +413,7 @@ async def open_runner(
         claims=config.identity_claims,
         disk_is_limit=config.alloc_disk_limit == DISK_FAIL,
         task_socket=config.task_socket_path,
+        listeners=listeners,
         chance=chance or random.SystemRandom().random,
     )
     runner = Runner(store, host, node)

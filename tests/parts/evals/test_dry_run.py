@@ -6,14 +6,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.evals.dry_run import Outlook, dry_run
+from daemon.evals.dry_run import Outlook, dry_run, in_use, static_ports
+from daemon.listening import Listener
 from storage.records.evaluation import DesiredUpdates, EvalStatus
 from storage.records.group import Scaling, Update
 from storage.records.job import Job, Parameterized, Periodic
 from storage.records.scope import Constraint
-from storage.records.task import Resources
+from storage.records.task import Network, Port, Resources
 from tests.parts.evals.cluster import Cluster
 from tests.samples import NOW, group, job, task
+from tests.unit.scheduler.world import node
 
 ROLLING = Update(max_parallel=1, min_healthy_time=1, healthy_deadline=2, progress_deadline=3)
 NOWHERE = [Constraint(l_target="${attr.kernel.name}", r_target="plan9", operand="=")]
@@ -134,3 +136,27 @@ async def test_a_plan_counts_from_the_version_that_would_be_next(cluster: Cluste
     await running(cluster, CHANGES["more"])
     planned = look(cluster, BEFORE)
     assert counts(planned) == {"in_place_update": 2, "stop": 2}
+
+
+async def test_a_stranger_on_a_static_port_is_told_of_unless_we_hold_the_port(
+    cluster: Cluster,
+) -> None:
+    await cluster.join(node())
+    network = Network(
+        mode="host",
+        reserved_ports=[Port(label="web", value=8080), Port(label="db", value=5432)],
+        dynamic_ports=[Port(label="any")],
+    )
+    wanted = job("web", group("web", networks=[network]))
+    assert static_ports(wanted) == [("web", 8080), ("db", 5432)]
+    stranger = Listener(8080, "tcp", "192.0.2.7", "www-data")
+
+    def told() -> list[str]:
+        return cluster.store.read(lambda db: in_use(db, wanted, [stranger]))
+
+    assert told() == [
+        'port "web" is in use: a program of user www-data listens on 192.0.2.7:8080 (tcp)'
+    ]
+    await cluster.register(wanted)
+    await cluster.work()
+    assert told() == []

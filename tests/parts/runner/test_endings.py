@@ -1,9 +1,17 @@
 """How tasks end, and how that is told (golden: task-events)."""
 
+import os
+import pwd
+import socket
+
+import msgspec
 import pytest
 
+from storage.records.allocation import AllocatedPort, AllocatedShared, Placement
+from storage.records.evaluation import PlacementMetric
 from storage.records.task import Secret
 from tests.parts.runner.world import World, batch, script, service
+from tests.unit.runner.placements import held
 
 BEGINNING = [
     ("Received", "Task received by client"),
@@ -150,6 +158,28 @@ async def test_a_task_whose_name_is_no_name_of_a_directory_fails(world: World, n
         "Setup Failure",
         "Not Restarting",
     ]
+
+
+async def test_who_listens_on_its_port_is_told_before_it_starts(world: World) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        number = stranger.getsockname()[1]
+        job = batch(script("true"))
+        (group,) = job.task_groups or ()
+        resources = msgspec.structs.replace(
+            held(group), shared=AllocatedShared(ports=[port("web", number), port("other", 1)])
+        )
+        placement = Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
+        alloc_id = await world.place(job, placement=placement)
+        await world.until_done(alloc_id)
+    told = world.told(alloc_id)
+    text = f'port "web" is in use: a program of user {me} listens on 127.0.0.1:{number} (tcp)'
+    assert [one for one in told if one[0] == "Port In Use"] == [("Port In Use", text)]
+    assert told.index(("Port In Use", text)) < [kind for kind, _ in told].index("Started")
+
+
+def port(label: str, value: int) -> AllocatedPort:
+    return AllocatedPort(label=label, value=value, host_ip="127.0.0.1")
 
 
 async def test_a_stop_before_the_start_ends_an_allocation_that_never_ran(world: World) -> None:

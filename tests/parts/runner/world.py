@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 import trio
 
+from daemon import listening
 from daemon.acl.seal import Seal
 from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.tokens import Tokens, open_tokens
@@ -193,6 +194,7 @@ async def open_world(
             TaskTokens(store, tokens, clock),
             drivers=drivers,
             environment={},
+            listeners=listening.on,
         ) as runner,
     ):
         yield World(store, runner, config, tokens)

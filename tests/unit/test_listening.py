@@ -1,0 +1,49 @@
+"""Who listens on which port."""
+
+import os
+import pwd
+import socket
+import sys
+
+import pytest
+
+from daemon.listening import Listener, address, on, ports, sentences, waiting
+
+TCP = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
+   1: 0100007F:A1B2 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 2 1
+"""
+UDP6 = """\
+  sl  local_address                         remote_address                        st
+  12: 00000000000000000000000000000000:0035 00000000000000000000000000000000:0000 07
+"""
+
+
+def test_who_listens_is_told_from_who_has_connected() -> None:
+    assert [port for port, _ in waiting(TCP)] == [8080]
+    assert [port for port, _ in waiting(UDP6)] == [53]
+    assert list(waiting("")) == []
+
+
+def test_a_listener_of_this_machine_is_seen_and_named() -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port = one.getsockname()[1]
+        assert port in ports()
+        assert on({port}) == [Listener(port, "tcp", "127.0.0.1", me)]
+        assert sentences([("web", port), ("other", 0)], on({port})) == [
+            f'port "web" is in use: a program of user {me} listens on 127.0.0.1:{port} (tcp)'
+        ]
+
+
+def test_nobody_is_looked_for_on_no_port() -> None:
+    assert on(set()) == []
+
+
+@pytest.mark.parametrize("there", ["127.0.0.1", "192.0.2.7", "::", "2001:db8::7"])
+def test_addresses_are_shown_as_people_write_them(there: str) -> None:
+    family = socket.AF_INET6 if ":" in there else socket.AF_INET
+    raw = socket.inet_pton(family, there)
+    words = [int.from_bytes(raw[at : at + 4], sys.byteorder) for at in range(0, len(raw), 4)]
+    assert address("".join(f"{word:08X}" for word in words)) == there
