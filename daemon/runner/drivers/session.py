@@ -16,6 +16,7 @@ import trio
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _CHUNK = 32 * 1024  # bytes that are read at once
 _SIGNALLED = 128
+_HANG_UP = 1.0  # seconds that a command has whose terminal is gone
 _PATIENCE = 5.0  # seconds until the kernel has ended what was killed
 
 
@@ -80,9 +81,18 @@ class LocalSession:
         if self._status is None:
             os.killpg(self._pid, signal.SIGKILL)
 
+    async def _hang_up(self) -> None:
+        """Let a shell end what it has started: at a terminal each is in a group of its own."""
+        if not self._has_terminal:
+            return
+        self._stdin.close()
+        with trio.move_on_after(_HANG_UP, shield=True):
+            await trio.lowlevel.wait_readable(self._descriptor)
+
     async def close(self) -> None:
         """Kill the command's session unless it has ended, and close what is open."""
         if self._status is None:
+            await self._hang_up()
             self.kill()
             # Without this the daemon would keep what is left of it until its own end.
             with trio.move_on_after(_PATIENCE, shield=True):

@@ -223,6 +223,31 @@ async def test_a_client_that_goes_away_takes_the_command_along(
         await until_gone(pid)
 
 
+async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
+    world: World, running: str, pipe: Pipe
+) -> None:
+    client = Client()
+    shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
+    async with talking(world, running, shell, client, tty=True):
+        client.type(f"sleep 600 &\nsleep 601 & echo $$ $(jobs -p) >{pipe.path}\n")
+        pids = [int(pid) for pid in (await pipe.line()).split()]
+        assert len(pids) == 3
+        client.leave()
+    for pid in pids:
+        await until_gone(pid)
+
+
+async def test_a_command_at_a_terminal_that_heeds_nobody_ends_with_the_connection(
+    world: World, running: str, pipe: Pipe
+) -> None:
+    client = Client()
+    text = f"trap '' HUP TERM INT; echo $$ >{pipe.path}; sleep 600; sleep 600"
+    async with talking(world, running, ["/bin/sh", "-c", text], client, tty=True):
+        pid = int(await pipe.line())
+        client.leave()
+    await until_gone(pid)
+
+
 async def test_a_command_ends_with_its_task(held_world: World, pipe: Pipe) -> None:
     alloc_id = await held_world.place(service(script(LINGER)))
     await held_world.until_status(alloc_id, "running")
