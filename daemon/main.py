@@ -198,7 +198,7 @@ async def _run_parts(
                 clock,
                 seal,
                 commands=config.notify_commands,
-                permit=partial(reach.check, own_port=config.port),
+                permit=partial(reach.check, own_ports=reach.own_ports(config)),
                 chance=random.SystemRandom().random,
             )
         )

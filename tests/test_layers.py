@@ -38,7 +38,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.listening": (),
     "daemon.logs": ("daemon.journal", "storage.origin"),
     "daemon.offered": NOUNS,
-    "daemon.reach": (),
+    "daemon.reach": ("daemon.config",),
     "daemon.version": (),
     "daemon.wording": NOUNS,
     "daemon.parts": (

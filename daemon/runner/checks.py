@@ -2,14 +2,18 @@
 
 What they found last is known here only, and feeds the allocation's health; a daemon that begins
 anew asks anew. A check never waits for longer than its timeout and keeps only the first bytes of an
-answer, so an endpoint that hangs or never ends disturbs nobody.
+answer, so an endpoint that hangs or never ends disturbs nobody. Where a service answers is the word
+of whoever submits its job: what nobody may reach through the daemon no check asks either, and none
+follows where an answer leads.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from urllib.parse import quote
 
 import msgspec
 import trio
 
+from daemon.reach import Forbidden
 from daemon.runner import http
 from daemon.runner.drivers.driver import StartFailed
 from daemon.runner.scripts import End
@@ -22,6 +26,7 @@ from storage.records.task import Check
 _MOST = 3072  # bytes of an answer that are shown
 _FAILED = 400  # from this status on a page is not well
 _READINESS = "ignore"  # on_update: the check says nothing about the allocation's health
+_AS_IT_IS = "/?&=%:@!$'()*+,;~"  # in a path; all else that no address may hold is written as %XX
 _INITIAL = {"passing": CheckStatus.SUCCESS, "critical": CheckStatus.FAILURE}
 _GRACE = SECOND  # after a start, if a check says no other
 
@@ -39,8 +44,9 @@ class Checks:
         changed: Callable[[], None],
         restart: Restart,
         run: Run,
+        permit: http.Permit,
     ) -> None:
-        self._run = run
+        self._run, self._permit = run, permit
         self._name, self._now, self._changed, self._restart = name, now, changed, restart
         self._found: dict[str, CheckResult] = {}
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -99,7 +105,7 @@ class Checks:
         with scope:
             while True:
                 with trio.move_on_after(probe.check.timeout / SECOND) as time:
-                    status, code, output = await ask(probe, self._run)
+                    status, code, output = await ask(probe, self._run, self._permit)
                 if time.cancelled_caught:
                     status, code, output = CheckStatus.FAILURE, 0, "nomad: no answer in time"
                 in_a_row = in_a_row + 1 if status == last else 1
@@ -142,16 +148,19 @@ def _threshold(check: Check, status: CheckStatus) -> int:
     return check.failures_before_critical
 
 
-async def ask(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
+async def ask(probe: Probe, run: Run, permit: http.Permit) -> tuple[CheckStatus, int, str]:
     """Make a check once; return what it found, the status of a page, and words for people."""
-    match probe.check.type:
-        case "http":
-            return await _ask_http(probe)
-        case "script":
-            return await _ask_script(probe, run)
-        case "grpc":
-            return await _ask_grpc(probe)
-    return await _ask_tcp(probe)
+    try:
+        match probe.check.type:
+            case "http":
+                return await _ask_http(probe, permit)
+            case "script":
+                return await _ask_script(probe, run)
+            case "grpc":
+                return await _ask_grpc(probe, permit)
+        return await _ask_tcp(probe, permit)
+    except (http.HTTPFailed, Forbidden) as error:
+        return CheckStatus.FAILURE, 0, f"nomad: {error}"[:_MOST]
 
 
 async def _ask_script(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
@@ -163,40 +172,37 @@ async def _ask_script(probe: Probe, run: Run) -> tuple[CheckStatus, int, str]:
     return status, end.code, end.said[:_MOST]
 
 
-async def _ask_tcp(probe: Probe) -> tuple[CheckStatus, int, str]:
-    try:
-        stream = await trio.open_tcp_stream(probe.address, probe.port)
-    except OSError as error:
-        return CheckStatus.FAILURE, 0, f"nomad: {http.reason(error)}"
+async def _ask_tcp(probe: Probe, permit: http.Permit) -> tuple[CheckStatus, int, str]:
+    stream = await http.connect(probe.address, probe.port, tls=False, permit=permit)
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
     return CheckStatus.SUCCESS, 0, "nomad: tcp ok"
 
 
-async def _ask_grpc(probe: Probe) -> tuple[CheckStatus, int, str]:
+async def _ask_grpc(probe: Probe, permit: http.Permit) -> tuple[CheckStatus, int, str]:
     from daemon.runner.grpc import SERVING, ask_health  # few checks are of this kind
 
     check = probe.check
-    try:
-        found = await ask_health(
-            probe.address,
-            probe.port,
-            check.grpc_service,
-            tls=check.grpc_use_tls,
-            verify=not check.tls_skip_verify,
-            known_as=check.tls_server_name,
-        )
-    except http.HTTPFailed as error:
-        return CheckStatus.FAILURE, 0, f"nomad: {error}"[:_MOST]
+    found = await ask_health(
+        probe.address,
+        probe.port,
+        check.grpc_service,
+        tls=check.grpc_use_tls,
+        verify=not check.tls_skip_verify,
+        known_as=check.tls_server_name,
+        permit=permit,
+    )
     status = CheckStatus.SUCCESS if found == SERVING else CheckStatus.FAILURE
     return status, 0, f"nomad: grpc {found}"
 
 
-async def _ask_http(probe: Probe) -> tuple[CheckStatus, int, str]:
+async def _ask_http(probe: Probe, permit: http.Permit) -> tuple[CheckStatus, int, str]:
     check = probe.check
     host = f"[{probe.address}]" if ":" in probe.address else probe.address
-    url = f"{check.protocol or 'http'}://{host}:{probe.port}{check.path or '/'}"
-    headers = [(name, value) for name, values in (check.header or {}).items() for value in values]
+    path = quote(check.path.removeprefix("/"), _AS_IT_IS)
+    url = f"{check.protocol or 'http'}://{host}:{probe.port}/{path}"
+    given = check.header or {}
+    headers = [(name, value) for name, values in given.items() for value in values or ()]
     question = http.ask(
         url,
         method=check.method or "GET",
@@ -204,16 +210,14 @@ async def _ask_http(probe: Probe) -> tuple[CheckStatus, int, str]:
         body=check.body.encode(),
         verify=not check.tls_skip_verify,
         known_as=check.tls_server_name,
+        permit=permit,
     )
-    try:
-        async with question as answer:
-            if answer.status < _FAILED:
-                return CheckStatus.SUCCESS, answer.status, "nomad: http ok"
-            text = b""
-            async for piece in answer.body:
-                text += piece
-                if len(text) >= _MOST:
-                    break
-            return CheckStatus.FAILURE, answer.status, text[:_MOST].decode(errors="replace")
-    except http.HTTPFailed as error:
-        return CheckStatus.FAILURE, 0, f"nomad: {error}"
+    async with question as answer:
+        if answer.status < _FAILED:
+            return CheckStatus.SUCCESS, answer.status, "nomad: http ok"
+        text = b""
+        async for piece in answer.body:
+            text += piece
+            if len(text) >= _MOST:
+                break
+        return CheckStatus.FAILURE, answer.status, text[:_MOST].decode(errors="replace")

@@ -33,7 +33,9 @@ class Discovery:
         self._host, self._instance, self._report = host, instance, report
         self._is_ending, self._changes = is_ending, changes
         allocation = instance().allocation
-        self._checks = Checks(allocation.name, host.clock.now, self._changed, restart, run)
+        self._checks = Checks(
+            allocation.name, host.clock.now, self._changed, restart, run, host.fetcher.permit
+        )
 
     @property
     def results(self) -> list[CheckResult]:

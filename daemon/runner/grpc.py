@@ -34,13 +34,26 @@ SERVING = "SERVING"
 
 
 async def ask_health(
-    address: str, port: int, service: str, *, tls: bool, verify: bool, known_as: str
+    address: str,
+    port: int,
+    service: str,
+    *,
+    tls: bool,
+    verify: bool,
+    known_as: str,
+    permit: http.Permit,
 ) -> str:
     """Return what a server says of a service, in the protocol's words. Raises `HTTPFailed`."""
     host = f"[{address}]" if ":" in address else address
     try:
         stream = await http.connect(
-            address, port, tls=tls, verify=verify, known_as=known_as, protocol="h2"
+            address,
+            port,
+            tls=tls,
+            permit=permit,
+            verify=verify,
+            known_as=known_as,
+            protocol="h2",
         )
         async with stream:
             conversation = _Conversation(stream)

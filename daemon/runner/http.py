@@ -101,12 +101,14 @@ async def connect(
     known_as: str = "",
     protocol: str = "http/1.1",
 ) -> Stream:
-    """Connect to the first address of a name that can be reached. Raises `OSError`."""
-    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
-    for address in addresses:
-        permit(address, port)
-    stream = await _first(addresses, port)
+    """Connect to the first address of a name that can be reached. Raises `HTTPFailed`.
+
+    What `permit` raises goes through.
+    """
+    try:
+        stream = await _reach(host, port, permit)
+    except (OSError, UnicodeError) as error:
+        raise HTTPFailed(reason(error)) from error
     if not tls:
         return stream
     context = ssl.create_default_context()
@@ -114,11 +116,20 @@ async def connect(
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    return trio.SSLStream(stream, context, server_hostname=known_as or host, https_compatible=True)
+    name = known_as or host
+    try:
+        return trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
+    except (ValueError, TypeError, ssl.SSLError) as error:  # a dot in front, a zero, too long
+        await trio.aclose_forcefully(stream)
+        raise HTTPFailed(f"{name!r} cannot be the name of a server: {error}") from error
 
 
-async def _first(addresses: list[str], port: int) -> trio.SocketStream:
-    """Connect to the first address that can be reached. Raises `OSError` of the last one."""
+async def _reach(host: str, port: int, permit: Permit) -> trio.SocketStream:
+    """Connect to the first address of a name that can be reached. Raises `OSError`."""
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    addresses = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    for address in addresses:
+        permit(address, port)
     *others, last = addresses
     for address in others:
         try:

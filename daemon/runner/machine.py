@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
+from daemon import reach
 from daemon.config import Config
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher
@@ -69,7 +70,7 @@ def fetcher_of(config: Config) -> Fetcher:
         limits=Limits(bytes=config.artifact_max_mb * _MEGABYTE, files=config.artifact_max_files),
         seconds=config.artifact_seconds,
         files_from=tuple(os.path.realpath(path) for path in config.artifact_paths),
-        own_port=config.port,
+        own_ports=reach.own_ports(config),
     )
 
 

@@ -171,6 +171,6 @@ def probes(place: Place, found: Iterable[Active]) -> Iterator[Probe]:
                 check=check,
                 service=one.registration.service_name,
                 task=task,
-                address=one.service.address or address,
+                address=place.resolve(one.task, one.service.address) or address,
                 port=port,
             )

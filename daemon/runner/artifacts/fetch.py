@@ -66,7 +66,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     seconds: float
     files_from: tuple[str, ...]  # directories of this machine from which files may come
-    own_port: int  # of the daemon's listener
+    own_ports: frozenset[int]  # of the daemon's listeners
 
     async def fetch(self, order: Order) -> None:
         """Fetch an artifact and put it into the task's directory. Raises `FetchFailed`."""
@@ -139,7 +139,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     def permit(self, address: str, port: int) -> None:
         """Raise `Forbidden` for what no task may reach through the daemon."""
-        reach.check(address, port, own_port=self.own_port)
+        reach.check(address, port, own_ports=self.own_ports)
 
     # ---- git ---------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 async def at_work(
     store: Store, clock: Ticking, commands: Mapping[str, list[str]] | None = None
 ) -> AsyncIterator[None]:
-    permit = partial(reach.check, own_port=4646)
+    permit = partial(reach.check, own_ports={4646})
     async with open_notify(
         store, clock, SEAL, commands=commands or {}, permit=permit, chance=lambda: 0.5
     ):

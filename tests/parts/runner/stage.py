@@ -115,7 +115,9 @@ async def on_stage(
         drivers={"mock_driver": MockDriver()},
         reports=book,
         sweeper=Sweeper(),
-        fetcher=Fetcher(limits=Limits(bytes=1, files=1), seconds=1, files_from=(), own_port=0),
+        fetcher=Fetcher(
+            limits=Limits(bytes=1, files=1), seconds=1, files_from=(), own_ports=frozenset()
+        ),
         values={},
         environment={},
         parent_cgroup="",

@@ -91,7 +91,7 @@ def order(root: Path, source: str, **fields: Any) -> Order:
 
 
 def fetcher(**fields: Any) -> Fetcher:
-    given = {"limits": LIMITS, "seconds": 30, "files_from": (), "own_port": 0, **fields}
+    given = {"limits": LIMITS, "seconds": 30, "files_from": (), "own_ports": frozenset(), **fields}
     return Fetcher(**given)
 
 
@@ -360,8 +360,8 @@ def test_addresses_that_are_not_for_tasks_are_refused(address: str) -> None:
 
 def test_the_daemon_is_not_asked_by_itself() -> None:
     with pytest.raises(Forbidden, match="the daemon itself"):
-        fetcher(own_port=4646).permit("127.0.0.1", 4646)
-    fetcher(own_port=4646).permit("127.0.0.1", 80)
+        fetcher(own_ports={4646}).permit("127.0.0.1", 4646)
+    fetcher(own_ports={4646}).permit("127.0.0.1", 80)
 
 
 async def test_a_redirect_to_what_is_refused_is_refused(site: Site, root: Path) -> None:

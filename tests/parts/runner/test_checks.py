@@ -1,21 +1,17 @@
 """Every field of a check, and the gRPC health checking protocol."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, RequestReceived, StreamEnded
 
 from daemon.runner.checks import Checks, ask
+from daemon.runner.http import allow_all
 from daemon.runner.scripts import End
 from daemon.runner.services import Place, Probe, active, probes
-from storage.errors import Refused
 from storage.records.allocation import (
     AllocatedPort,
     AllocatedResources,
@@ -28,29 +24,11 @@ from storage.records.base import SECOND
 from storage.records.evaluation import PlacementMetric
 from storage.records.service import CheckStatus
 from storage.records.task import Check, CheckRestart, Service
+from tests.parts.runner.endpoints import Health, listening, message, nothing_runs, probe
 from tests.parts.runner.world import script, service
 from tests.unit.runner.placements import placed
 
 PENDING, SUCCESS, FAILURE = CheckStatus.PENDING, CheckStatus.SUCCESS, CheckStatus.FAILURE
-Serve = Callable[[trio.SocketStream], Any]
-
-
-async def nothing_runs(task: str, command: Sequence[str]) -> End:
-    raise Refused("task not found")
-
-
-def probe(kind: str, port: int = 0, **fields: Any) -> Probe:
-    check = Check(name="c", type=kind, **{"timeout": SECOND, "interval": SECOND, **fields})
-    return Probe(id="x", check=check, service="web", task="main", address="127.0.0.1", port=port)
-
-
-@asynccontextmanager
-async def listening(serve: Serve) -> AsyncIterator[int]:
-    async with trio.open_nursery() as nursery:
-        start = partial(trio.serve_tcp, host="127.0.0.1")
-        (listener,) = await nursery.start(start, serve, 0)
-        yield listener.socket.getsockname()[1]
-        nursery.cancel_scope.cancel()
 
 
 # ---- what is asked -----------------------------------------------------------------------------------
@@ -77,7 +55,7 @@ async def test_a_page_is_asked_for_as_the_check_says(fields: Any, sent: bytes) -
             await stream.send_all(b"HTTP/1.1 204 x\r\n\r\n")
 
     async with listening(serve) as port:
-        found = await ask(probe("http", port, **fields), nothing_runs)
+        found = await ask(probe("http", port, **fields), nothing_runs, allow_all)
     assert found == (SUCCESS, 204, "nomad: http ok")
     assert sent.lower() in heard[0].lower()
 
@@ -123,8 +101,19 @@ def test_a_check_asks_at_the_port_and_in_the_mode_that_it_names(
 ) -> None:
     there = place(port_label="http", checks=[Check(name="c", type="tcp", **check)], **given)
     states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
-    (found,) = probes(there, active(there, states))
+    found = next(probes(there, active(there, states)))
     assert (found.address, found.port) == address
+
+
+def test_a_check_asks_where_the_service_is_registered() -> None:
+    there = msgspec.structs.replace(
+        place(port_label="http", address="${meta.ip}", checks=[Check(name="c", type="tcp")]),
+        resolve=lambda task, text: text.replace("${meta.ip}", "192.0.2.9"),
+    )
+    states = {"main": TaskState(state=TaskPhase.RUNNING, started_at="2026-01-01T00:00:00Z")}
+    found = list(active(there, states))
+    assert [one.registration.address for one in found] == ["192.0.2.9"]
+    assert [one.address for one in probes(there, found)] == ["192.0.2.9"]
 
 
 # ---- how often, and what follows ---------------------------------------------------------------------
@@ -157,7 +146,7 @@ class Asked:
         def now() -> int:
             return int((trio.current_time() - began) * SECOND)
 
-        checks = Checks("a", now, lambda: None, restart, answer)
+        checks = Checks("a", now, lambda: None, restart, answer, allow_all)
         async with trio.open_nursery() as nursery:
             checks.follow([one], nursery)
             await self.over.wait()
@@ -180,7 +169,9 @@ async def test_no_answer_in_time_is_a_failure(autojump_clock: trio.testing.MockC
         await trio.sleep_forever()
         raise AssertionError
 
-    checks = Checks("a", lambda: 0, lambda: results.append(checks.results[0]), print, hang)
+    checks = Checks(
+        "a", lambda: 0, lambda: results.append(checks.results[0]), print, hang, allow_all
+    )
     async with trio.open_nursery() as nursery:
         checks.follow([probe("script", timeout=5 * SECOND)], nursery)
         await trio.sleep(4.9)
@@ -240,45 +231,6 @@ async def test_a_check_restarts_what_fails_too_often_after_its_grace(
 
 # ---- gRPC --------------------------------------------------------------------------------------------
 
-OK = [("grpc-status", "0")]
-
-
-def message(status: int) -> bytes:
-    return b"\x00\x00\x00\x00\x02\x08" + bytes([status])
-
-
-class Health:
-    """A server of the health checking protocol that answers as it is told."""
-
-    def __init__(
-        self, body: bytes, trailers: list[tuple[str, str]] = OK, status: str = "200"
-    ) -> None:
-        self._body, self._trailers, self._status = body, trailers, status
-        self.heads: dict[str, str] = {}
-        self.question = b""
-
-    async def serve(self, stream: trio.abc.Stream) -> None:
-        protocol = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        protocol.initiate_connection()
-        async with stream:
-            await stream.send_all(protocol.data_to_send())
-            while data := await stream.receive_some():
-                for event in protocol.receive_data(bytes(data)):
-                    if isinstance(event, RequestReceived):
-                        self.heads = {str(name): str(text) for name, text in event.headers}
-                    elif isinstance(event, DataReceived):
-                        self.question += event.data
-                    elif isinstance(event, StreamEnded):
-                        self._answer(protocol, event.stream_id)
-                await stream.send_all(protocol.data_to_send())
-
-    def _answer(self, protocol: H2Connection, number: int) -> None:
-        head = [(":status", self._status), ("content-type", "application/grpc")]
-        protocol.send_headers(number, head)
-        if self._body:
-            protocol.send_data(number, self._body)
-        protocol.send_headers(number, self._trailers, end_stream=True)
-
 
 @pytest.mark.parametrize(
     ("server", "found", "words"),
@@ -305,7 +257,7 @@ class Health:
 )
 async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, words: str) -> None:
     async with listening(server.serve) as port:
-        assert await ask(probe("grpc", port), nothing_runs) == (found, 0, words)
+        assert await ask(probe("grpc", port), nothing_runs, allow_all) == (found, 0, words)
     assert server.heads[":path"] == "/grpc.health.v1.Health/Check"
     assert server.heads["content-type"] == "application/grpc"
 
@@ -321,7 +273,7 @@ async def test_a_server_tells_how_it_is(server: Health, found: CheckStatus, word
 async def test_a_server_is_asked_for_the_service_that_is_meant(name: str, question: bytes) -> None:
     server = Health(message(1))
     async with listening(server.serve) as port:
-        await ask(probe("grpc", port, grpc_service=name), nothing_runs)
+        await ask(probe("grpc", port, grpc_service=name), nothing_runs, allow_all)
     assert server.question == question
 
 
@@ -331,7 +283,7 @@ async def test_who_does_not_speak_the_protocol_is_not_well() -> None:
             await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
     async with listening(serve) as port:
-        found, _, words = await ask(probe("grpc", port), nothing_runs)
+        found, _, words = await ask(probe("grpc", port), nothing_runs, allow_all)
     assert found == FAILURE
     assert words.startswith("nomad: ")
 
@@ -342,5 +294,5 @@ async def test_where_nobody_listens_nobody_is_well() -> None:
 
     async with listening(serve) as port:
         pass
-    found, _, words = await ask(probe("grpc", port), nothing_runs)
+    found, _, words = await ask(probe("grpc", port), nothing_runs, allow_all)
     assert (found, words.startswith("nomad: ")) == (FAILURE, True)

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from daemon.runner.checks import Checks, ask
+from daemon.runner.http import allow_all
 from daemon.runner.scripts import End
 from daemon.runner.services import Probe
 from storage.errors import Refused
@@ -195,7 +196,7 @@ async def nothing_runs(task: str, command: Sequence[str]) -> End:
 )
 async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, code: int) -> None:
     async with server(lambda: answer) as port:
-        found, got, words = await ask(probe("http", port, path="/health"), nothing_runs)
+        found, got, words = await ask(probe("http", port, path="/health"), nothing_runs, allow_all)
     assert (found, got) == (status, code)
     assert words == "oh" or words.startswith("nomad: ") or not words
 
@@ -203,14 +204,14 @@ async def test_a_page_tells_by_its_status(answer: bytes, status: CheckStatus, co
 async def test_of_a_page_without_end_only_the_beginning_is_kept() -> None:
     endless = b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 1_000_000
     async with server(lambda: endless) as port:
-        _, _, words = await ask(probe("http", port), nothing_runs)
+        _, _, words = await ask(probe("http", port), nothing_runs, allow_all)
     assert len(words) == 3072
 
 
 async def test_a_port_tells_by_being_open() -> None:
     async with server(lambda: b"") as port:
-        assert (await ask(probe("tcp", port), nothing_runs))[0] == CheckStatus.SUCCESS
-    assert (await ask(probe("tcp", port), nothing_runs))[0] == CheckStatus.FAILURE
+        assert (await ask(probe("tcp", port), nothing_runs, allow_all))[0] == CheckStatus.SUCCESS
+    assert (await ask(probe("tcp", port), nothing_runs, allow_all))[0] == CheckStatus.FAILURE
 
 
 def checked(port_label: str = "http", **fields: Any) -> Service:
@@ -390,7 +391,7 @@ async def test_what_is_found_counts_when_it_is_found_often_enough(
         return End(found.pop(0), "")
 
     over = trio.Event()
-    checks = Checks("a", lambda: 0, lambda: None, lambda task, why: None, run)
+    checks = Checks("a", lambda: 0, lambda: None, lambda task, why: None, run, allow_all)
     async with trio.open_nursery() as nursery:
         checks.follow([one], nursery)
         await over.wait()

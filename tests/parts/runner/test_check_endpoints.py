@@ -1,0 +1,264 @@
+"""Checks of endpoints that speak TLS, and of those that hang, lie or lead elsewhere."""
+
+import ssl
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon import reach
+from daemon.runner.checks import Checks, ask
+from daemon.runner.http import allow_all
+from storage.records.base import SECOND
+from storage.records.service import CheckStatus
+from tests.fakes.authority import Authority
+from tests.parts.runner.endpoints import Health, Serve, listening, message, nothing_runs, probe
+
+SUCCESS, FAILURE = CheckStatus.SUCCESS, CheckStatus.FAILURE
+WELL = b"HTTP/1.1 200 x\r\nContent-Length: 0\r\n\r\n"
+
+
+def answering(*pieces: bytes) -> Callable[[trio.abc.Stream], Any]:
+    async def serve(stream: trio.abc.Stream) -> None:
+        async with stream:
+            await stream.receive_some()
+            for piece in pieces:
+                await stream.send_all(piece)
+
+    return serve
+
+
+# ---- encryption --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+def encrypted(
+    authority: Authority, serve: Callable[[trio.abc.Stream], Any], protocol: str = "http/1.1"
+) -> Serve:
+    """Return what serves over TLS, with a certificate for `localhost` and no other name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.certify("server"))
+    context.set_alpn_protocols([protocol])
+
+    async def accept(stream: trio.SocketStream) -> None:
+        secure = trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+        try:
+            await serve(secure)
+        except trio.BrokenResourceError:  # the client did not like what it saw
+            await trio.aclose_forcefully(secure)
+
+    return accept
+
+
+OF_NOBODY = "certificate verify failed: unable to get local issuer certificate"
+
+
+@pytest.mark.parametrize(
+    ("fields", "known", "found", "words"),
+    [
+        ({}, False, FAILURE, OF_NOBODY),
+        ({"tls_server_name": "localhost"}, False, FAILURE, OF_NOBODY),
+        ({"tls_skip_verify": True}, False, SUCCESS, ""),
+        ({}, True, FAILURE, "certificate is not valid for '127.0.0.1'"),
+        ({"tls_server_name": "localhost"}, True, SUCCESS, ""),
+        ({"tls_server_name": "web.example"}, True, FAILURE, "not valid for 'web.example'"),
+        ({"tls_server_name": "web.example", "tls_skip_verify": True}, True, SUCCESS, ""),
+        ({"tls_server_name": ".example"}, True, FAILURE, "'.example' cannot be the name of a"),
+        ({"tls_server_name": "a\0b"}, True, FAILURE, "'a\\x00b' cannot be the name of a server"),
+        ({"tls_server_name": "x" * 64}, True, FAILURE, "nomad: "),
+    ],
+)
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+async def test_a_certificate_is_looked_at_as_the_check_says(
+    authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    fields: Any,
+    known: bool,
+    found: CheckStatus,
+    words: str,
+) -> None:
+    if known:
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    servers = {
+        "http": encrypted(authority, answering(WELL)),
+        "grpc": encrypted(authority, Health(message(1)).serve, "h2"),
+    }
+    asked = {"protocol": "https", "grpc_use_tls": True, **fields}
+    async with listening(servers[kind]) as port:
+        status, _, said = await ask(probe(kind, port, **asked), nothing_runs, allow_all)
+    assert (status, words in said) == (found, True), said
+
+
+async def test_headers_go_to_an_encrypted_endpoint_as_well(authority: Authority) -> None:
+    heard = []
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        async with stream:
+            heard.append(bytes(await stream.receive_some()))
+            await stream.send_all(WELL)
+
+    headers = {"Host": ["web.example"], "Authorization": ["Bearer x"], "X-None": None}
+    fields = {"protocol": "https", "tls_skip_verify": True, "header": headers, "path": "/health"}
+    async with listening(encrypted(authority, serve)) as port:
+        found = await ask(probe("http", port, **fields), nothing_runs, allow_all)
+    assert found == (SUCCESS, 200, "nomad: http ok")
+    head, *lines = heard[0].decode().split("\r\n")
+    assert head == "GET /health HTTP/1.1"
+    assert {"Host: web.example", "Authorization: Bearer x"} <= set(lines)
+
+
+async def test_an_endpoint_that_speaks_no_tls_is_not_well() -> None:
+    async with listening(answering(WELL)) as port:
+        asked = probe("http", port, protocol="https", tls_skip_verify=True)
+        status, code, said = await ask(asked, nothing_runs, allow_all)
+    assert (status, code) == (FAILURE, 0)
+    assert said.startswith("nomad: ")
+
+
+# ---- who hangs, or lies --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (),
+        (b"SSH-2.0-x\r\n",),
+        (b"HTTP/1.1 200",),
+        (b"HTTP/1.1 99999 x\r\n\r\n",),
+        (b"HTTP/1.1 200 x\r\nX: " + b"y" * 200_000,),
+        (b"HTTP/1.1 500 x\r\nContent-Length: 9999999\r\n\r\nlie",),
+        (b"HTTP/1.1 500 x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",),
+        (b"HTTP/1.1 500 x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",),
+    ],
+)
+async def test_who_owns_the_port_may_answer_anything(pieces: tuple[bytes, ...]) -> None:
+    async with listening(answering(*pieces)) as port:
+        status, _, said = await ask(probe("http", port), nothing_runs, allow_all)
+    assert status == FAILURE
+    assert said.startswith("nomad: ")
+
+
+async def test_of_an_answer_without_end_the_beginning_is_shown() -> None:
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some()
+            try:
+                await stream.send_all(b"HTTP/1.1 503 x\r\n\r\n")
+                while True:
+                    await stream.send_all(b"x" * 65536)
+            except trio.BrokenResourceError:
+                return
+
+    async with listening(serve) as port:
+        found = await ask(probe("http", port), nothing_runs, allow_all)
+    assert found == (FAILURE, 503, "x" * 3072)
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("says", [b"", b"HTTP/1.1 100 x\r\n\r\n"])
+async def test_an_endpoint_that_hangs_fails_in_its_time_and_holds_up_no_other_check(
+    kind: str, says: bytes
+) -> None:
+    found = trio.Event()
+
+    async def hang(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.send_all(says)
+            await trio.sleep_forever()
+
+    def changed() -> None:
+        if {one.status for one in checks.results} == {SUCCESS, FAILURE}:
+            found.set()
+
+    checks = Checks("a", lambda: 0, changed, print, nothing_runs, allow_all)
+    async with (
+        listening(hang) as silent,
+        listening(answering(WELL)) as well,
+        trio.open_nursery() as nursery,
+    ):
+        asked = [probe(kind, silent, timeout=SECOND // 10), probe("http", well)]
+        named = [msgspec.structs.replace(one, id=str(n)) for n, one in enumerate(asked)]
+        checks.follow(named, nursery)
+        await found.wait()
+        nursery.cancel_scope.cancel()
+    first, second = checks.results
+    assert (first.status, second.status) == (FAILURE, SUCCESS)
+    assert first.output.startswith("nomad: ")
+
+
+# ---- who leads elsewhere -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("health", "/health"),
+        ("@evil.example/", "/@evil.example/"),
+        (":1/", "/:1/"),
+        ("//evil.example/x", "//evil.example/x"),
+        ("/a b", "/a%20b"),
+        ("/ü?x=%41&y=a+b", "/%C3%BC?x=%41&y=a+b"),
+        ("/x#y", "/x%23y"),
+        ("/x\r\nEvil: y", "/x%0D%0AEvil:%20y"),
+    ],
+)
+async def test_no_path_leads_to_another_endpoint(path: str, asked: str) -> None:
+    heard = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            heard.append(bytes(await stream.receive_some()).decode())
+            await stream.send_all(WELL)
+
+    async with listening(serve) as port:
+        found = await ask(probe("http", port, path=path), nothing_runs, allow_all)
+    assert found == (SUCCESS, 200, "nomad: http ok")
+    assert [one.split("\r\n")[0] for one in heard] == [f"GET {asked} HTTP/1.1"]
+
+
+async def test_nobody_follows_where_an_answer_leads() -> None:
+    asked = []
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            asked.append(await stream.receive_some())
+            await stream.send_all(
+                b"HTTP/1.1 302 x\r\nLocation: http://169.254.169.254/\r\nContent-Length: 0\r\n\r\n"
+            )
+
+    async with listening(serve) as port:
+        found = await ask(probe("http", port), nothing_runs, allow_all)
+    assert found == (SUCCESS, 302, "nomad: http ok")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["http", "tcp", "grpc"])
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("169.254.169.254", "169.254.169.254 is the machine's metadata service"),
+        ("::ffff:169.254.169.254", "is the machine's metadata service"),
+        ("127.0.0.1", "127.0.0.1:4646 is the daemon itself"),
+        ("0.0.0.0", "nomad: 0.0.0.0"),  # noqa: S104  # not bound
+        ("a..b", "nomad: "),
+        ("x" * 64, "nomad: "),
+        ("a\0b", "nomad: "),
+    ],
+)
+async def test_a_service_at_an_address_that_nobody_may_reach_is_not_asked(
+    kind: str, address: str, words: str
+) -> None:
+    permit = partial(reach.check, own_ports=frozenset({4646}))
+    asked = msgspec.structs.replace(probe(kind, 4646), address=address)
+    status, _, said = await ask(asked, nothing_runs, permit)
+    assert (status, words in said) == (FAILURE, True), said
