@@ -15,7 +15,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -23,12 +23,9 @@ from daemon.runner.artifacts.source import is_single
 
 _CHUNK = 256 * 1024
 _MODES = 0o755
-_Single = gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile
-_OPENERS: dict[str, Callable[[str], _Single]] = {
-    "gz": gzip.GzipFile,
-    "bz2": bz2.BZ2File,
-    "xz": lzma.LZMAFile,
-}
+_MOST_BETWEEN = 1024 * 1024  # bytes
+_MOST_MEMORY = 256 * 1024 * 1024  # bytes that unpacking may take; `xz -9` needs 65 MiB
+_MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
 
 
 class BadArchive(Exception):
@@ -46,6 +43,82 @@ class _Source(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
+class _Plain:
+    """The bytes of a tar archive. How many are read from one `refill` to the next is bounded.
+
+    Of what is no file's content the library keeps in memory all that the archive wants: long names,
+    headers, tables.
+    """
+
+    def __init__(self, source: _Source) -> None:
+        self._source, self._left = source, _MOST_BETWEEN
+
+    def refill(self) -> None:
+        """Begin to count anew."""
+        self._left = _MOST_BETWEEN
+
+    def read(self, size: int) -> bytes:
+        piece = self._source.read(size)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise BadArchive(f"more than {_MOST_BETWEEN} bytes of headers are in the archive")
+        return piece
+
+
+class _Content(msgspec.Struct):
+    """The content of a file in a tar archive."""
+
+    source: _Source
+    archive: _Plain
+
+    def read(self, size: int) -> bytes:
+        self.archive.refill()
+        return self.source.read(size)
+
+
+class _Xz:
+    """The content of an xz file; the library's own reader takes as much memory as the file wants."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._stream = file, _new_stream()
+
+    def read(self, size: int) -> bytes:
+        piece = b""
+        while not piece:
+            packed = b""
+            if self._stream.eof:
+                packed = (self._stream.unused_data or self._file.read(_CHUNK)).lstrip(b"\0")
+                if not packed:
+                    return b""
+                self._stream = _new_stream()
+            elif self._stream.needs_input:
+                packed = self._file.read(_CHUNK)
+                if not packed:
+                    raise EOFError("it ends in the middle")
+            piece = self._stream.decompress(packed, size)
+        return piece
+
+
+def _new_stream() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+
+
+_OPENERS: dict[str, Callable[[BinaryIO], _Source]] = {
+    "gz": lambda file: gzip.GzipFile(fileobj=file),
+    "bz2": bz2.BZ2File,
+    "xz": _Xz,
+    "": lambda file: file,
+}
+
+
+def _plain(file: BinaryIO) -> _Plain:
+    """Return the bytes of a tar archive, however it is compressed, and whatever its name says."""
+    head = file.read(max(map(len, _MAGIC)))
+    file.seek(0)
+    kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
+    return _Plain(_OPENERS[kind](file))
+
+
 class Unpacker:
     """Writes below a directory, up to the limits. `check` may stop it by raising."""
 
@@ -61,8 +134,8 @@ class Unpacker:
         """
         try:
             if is_single(kind):
-                with _OPENERS[kind](path) as source:
-                    self._file(name.removesuffix(f".{kind}"), source, 0o644)
+                with open(path, "rb") as file:
+                    self._file(name.removesuffix(f".{kind}"), _OPENERS[kind](file), 0o644)
             elif kind == "zip":
                 self._zip(path)
             else:
@@ -80,14 +153,22 @@ class Unpacker:
         self._make_links()
 
     def _tar(self, path: str) -> None:
-        with tarfile.open(path, "r|*") as archive:
-            for member in archive:
+        with (
+            open(path, "rb") as file,
+            tarfile.open(
+                fileobj=(opened := _plain(file)),  # type: ignore[call-overload]  # it is only read
+                mode="r|",
+            ) as archive,
+        ):
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # the library keeps them all
+                opened.refill()
                 if member.isdir():
                     self._directory(member.name)
                 elif member.isfile():
                     source = archive.extractfile(member)
                     assert source is not None  # noqa: S101  # it is a file
-                    self._file(member.name, source, member.mode)
+                    self._file(member.name, _Content(source, opened), member.mode)
                 elif member.issym():
                     self._link(member.name, member.linkname)
                 else:

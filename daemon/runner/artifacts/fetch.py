@@ -5,14 +5,13 @@ listener, files of this machine outside of the directories that the configuratio
 whatever is larger, takes longer or is more than the limits allow.
 """
 
-import base64
 import hashlib
 import os
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 import msgspec
 import trio
@@ -22,6 +21,7 @@ from daemon.reach import Forbidden
 from daemon.runner import http
 from daemon.runner.artifacts import place
 from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker, check_links
+from daemon.runner.artifacts.git import Git
 from daemon.runner.artifacts.place import Owner
 from daemon.runner.artifacts.source import BadSource, Kind, Source, parse
 from daemon.runner.beneath import Escapes
@@ -39,7 +39,8 @@ _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 _CHECKSUMS = {32: "md5", 40: "sha1", 64: "sha256", 128: "sha512"}
 _FETCHED = "fetched"  # the folder for what is fetched, in a place of our own
 _OUT = "out"  # and for what comes out of it
-_SSH = "ssh -o StrictHostKeyChecking=accept-new -o BatchMode=yes"
+_LISTED, _SERVICE = "/info/refs", "service=git-upload-pack"  # what a clone asks for first
+_GIT_PORTS = {"http": 80, "https": 443, "ssh": 22}
 
 
 class FetchFailed(StewardError):
@@ -100,29 +101,32 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
             case Kind.HTTP:
                 await self._download(source, order, f"{workshop}/{_FETCHED}/file")
             case Kind.GIT:
-                await self._clone(source, workshop)
+                await self._clone(source, order, workshop)
             case Kind.FILE:
                 await trio.to_thread.run_sync(self._copy, source, workshop)
 
     # ---- http --------------------------------------------------------------------------------------
 
     async def _download(self, source: Source, order: Order, path: str) -> None:
-        url, headers = source.url, list((order.artifact.getter_headers or {}).items())
+        headers = list((order.artifact.getter_headers or {}).items())
+        verify = not order.artifact.getter_insecure
+        async with self._opened(source.url, headers, verify=verify) as (_, answer):
+            if answer.status not in _GOOD:
+                raise HTTPFailed(f"bad response code: {answer.status}")
+            await self._store(answer, path)
+
+    @asynccontextmanager
+    async def _opened(
+        self, url: str, headers: Sequence[http.Header], *, verify: bool
+    ) -> AsyncIterator[tuple[str, http.Reply]]:
+        """Give the answer at the end of all redirects, and its address. Raises `HTTPFailed`."""
         for _ in range(_REDIRECTS + 1):
-            question = http.ask(
-                url,
-                headers=headers,
-                verify=not order.artifact.getter_insecure,
-                permit=self.permit,
-            )
+            question = http.ask(url, headers=headers, verify=verify, permit=self.permit)
             async with question as answer:
-                if answer.status in _MOVED and "location" in answer.headers:
-                    url, headers = _moved(url, answer.headers["location"], headers)
-                    continue
-                if answer.status not in _GOOD:
-                    raise HTTPFailed(f"bad response code: {answer.status}")
-                await self._store(answer, path)
-                return
+                if answer.status not in _MOVED or "location" not in answer.headers:
+                    yield url, answer
+                    return
+            url, headers = _moved(url, answer.headers["location"], headers)
         raise HTTPFailed(f"stopped after {_REDIRECTS} redirects")
 
     async def _store(self, answer: http.Reply, path: str) -> None:
@@ -143,32 +147,47 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
 
     # ---- git ---------------------------------------------------------------------------------------
 
-    async def _clone(self, source: Source, workshop: str) -> None:
+    async def _clone(self, source: Source, order: Order, workshop: str) -> None:
+        """Clone a repository: nothing is written to the tree before it is known how much it is."""
         parts = urlsplit(source.url)
         if parts.scheme not in {"https", "http", "ssh"}:
             raise BadSource(f"git over {parts.scheme!r} is not supported")
-        await self._permit_host(parts.hostname or "", parts.port or 0)
-        words = ["clone", "--quiet", "--no-tags", "-c", "http.followRedirects=initial"]
-        if depth := source.options.get("depth"):
-            if not depth.isdecimal():
-                raise BadSource(f"depth {depth!r} is not a number")
-            words += ["--depth", depth]
-        ref = source.options.get("ref", "")
+        if not parts.hostname:
+            raise BadSource("the address names no host")
+        depth, ref = source.options.get("depth", ""), source.options.get("ref", "")
+        if depth and not depth.isdecimal():
+            raise BadSource(f"depth {depth!r} is not a number")
         if ref.startswith("-"):
             raise BadSource(f"ref {ref!r} is not the name of a revision")
+        url, verify = source.url, not order.artifact.getter_insecure
+        if parts.scheme != "ssh":
+            url = await self._repository(url, verify=verify)
+        git = Git(workshop, await self._address_of(url), source.options.get("sshkey", ""), verify)
         target = f"{workshop}/{_FETCHED}/tree"
-        shallow = ["--branch", ref] if ref and depth else []
-        env = _git_environment(source, workshop)
-        await _git([*words, *shallow, "--", source.url, target], env)
-        if ref and not shallow:
-            await _git(["-C", target, "checkout", "--quiet", "--detach", ref], env)
+        await git.clone(url, target, ref, depth, self.limits)
         await trio.to_thread.run_sync(partial(place.discard, f"{target}/.git"))
 
-    async def _permit_host(self, host: str, port: int) -> None:
-        if not host:
-            raise BadSource("the address names no host")
-        for *_, address in await trio.socket.getaddrinfo(host, port or None):
-            self.permit(str(address[0]), port)
+    async def _repository(self, url: str, *, verify: bool) -> str:
+        """Return where a repository is by now: git itself is to follow nothing."""
+        parts = urlsplit(url)
+        listed = f"{parts.path.rstrip('/')}{_LISTED}"
+        asked = urlunsplit(parts._replace(path=listed, query=_SERVICE))
+        async with self._opened(asked, (), verify=verify) as (found, _):
+            ends = urlsplit(found)
+            if found == asked or not ends.path.endswith(_LISTED):
+                return url
+            path = ends.path.removesuffix(_LISTED)
+            return urlunsplit(ends._replace(path=path, query=""))
+
+    async def _address_of(self, url: str) -> tuple[str, int, str]:
+        """Return a host, a port, and the address at which it is asked: so no name leads elsewhere."""
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or _GIT_PORTS[parts.scheme]
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+        addresses = [str(address[0]) for *_, address in found]
+        for address in addresses:
+            self.permit(address, port)
+        return host, port, addresses[0]
 
     # ---- file --------------------------------------------------------------------------------------
 
@@ -180,8 +199,11 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
                 " in the daemon's configuration"
             )
         if os.path.isdir(path):
+            _limit(path, self.limits)
             shutil.copytree(path, f"{workshop}/{_FETCHED}/tree", symlinks=True)
         else:
+            if (size := os.stat(path).st_size) > self.limits.bytes:
+                raise BadArchive(f"it has {size} bytes, more than {self.limits.bytes}")
             shutil.copyfile(path, f"{workshop}/{_FETCHED}/file")
 
     # ---- what was fetched --------------------------------------------------------------------------
@@ -236,39 +258,6 @@ def _moved(
     if urlsplit(target).netloc == urlsplit(url).netloc:
         return target, list(headers)
     return target, [one for one in headers if one[0].lower() not in _SECRET_HEADERS]
-
-
-def _git_environment(source: Source, workshop: str) -> dict[str, str]:
-    env = {
-        "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-        "HOME": workshop,
-        "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_ALLOW_PROTOCOL": "https:http:ssh",
-        "GIT_SSH_COMMAND": _SSH,
-    }
-    if key := source.options.get("sshkey"):
-        path = f"{workshop}/key"
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(base64.b64decode(key))
-        env["GIT_SSH_COMMAND"] = f"{_SSH} -i {path}"
-    return env
-
-
-async def _git(words: Sequence[str], env: Mapping[str, str]) -> None:
-    program = shutil.which("git", path=env["PATH"])
-    if program is None:
-        raise Forbidden("the program git is missing on this node")
-    done = await trio.run_process(
-        [program, *words],
-        env=env,
-        check=False,
-        stdin=b"",
-        stdout=subprocess.DEVNULL,
-        capture_stderr=True,
-    )
-    if done.returncode:
-        raise HTTPFailed(f"git: {done.stderr.decode(errors='replace').strip()}")
 
 
 def _verify(path: str, wanted: str) -> None:

@@ -1,12 +1,11 @@
 """What a task brings along: fetched, checked, unpacked; and what is refused (golden: task-events)."""
 
-import base64
+import bz2
 import gzip
 import hashlib
 import io
+import lzma
 import os
-import shutil
-import subprocess
 import tarfile
 import zipfile
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,6 @@ import pytest
 import trio
 
 from daemon.reach import Forbidden
-from daemon.runner.artifacts import fetch as fetching
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Order, destination
 from daemon.runner.beneath import Escapes
@@ -41,7 +39,8 @@ class Site:
         self.port = 0
 
     def put(self, path: str, body: bytes, status: int = 200, *headers: str) -> str:
-        lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}", *headers]
+        usual = [f"Content-Length: {len(body)}", "Connection: close"]
+        lines = [f"HTTP/1.1 {status} x", *usual, *headers]
         self.pages[path] = "\r\n".join([*lines, "", ""]).encode() + body
         return self.url(path)
 
@@ -55,7 +54,9 @@ class Site:
             path = head.split()[1].partition("?")[0]
             page = self.pages.get(path)
             if page is None:
-                await stream.send_all(b"HTTP/1.1 404 x\r\nContent-Length: 0\r\n\r\n")
+                await stream.send_all(
+                    b"HTTP/1.1 404 x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                )
             elif page == b"hang":
                 await trio.sleep_forever()
             else:
@@ -119,6 +120,22 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
     member = tarfile.TarInfo(name)
     member.type, member.linkname = kind, target
     return member
+
+
+def commented(text: str) -> tarfile.TarInfo:
+    member = tarfile.TarInfo("x")
+    member.pax_headers = {"comment": text}
+    return member
+
+
+def sparse(blocks: int) -> bytes:
+    """Return an archive with a file of holes, the table of which has so many blocks."""
+    head = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
+    head[156:157], head[482] = b"S", 1
+    head[148:156] = b" " * 8
+    head[148:156] = b"%06o\0 " % sum(head)
+    table = (b"00000000001\0" * 42).ljust(504, b"\0") + b"\x01" + bytes(7)
+    return gzip.compress(bytes(head) + table * blocks)
 
 
 def there(root: Path) -> list[str]:
@@ -233,35 +250,6 @@ async def test_headers_are_sent_but_secrets_not_to_strangers(site: Site, root: P
     assert "X-Kind" in site.asked[1]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-async def test_a_repository_is_cloned_at_a_revision(root: Path, tmp_path: Path) -> None:
-    # Over https there is none here: the clone itself is the same.
-    repository = tmp_path / "repo"
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-
-    def git(*words: str) -> None:
-        name = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        subprocess.run(
-            ["git", *name, *words], cwd=repository, env=env, check=True, capture_output=True
-        )
-
-    repository.mkdir()
-    git("init", "-q", "-b", "main")
-    (repository / "f").write_text("one")
-    git("add", "f")
-    git("commit", "-qm", "one")
-    git("tag", "v1")
-    target = tmp_path / "clone"
-    await fetching._git(
-        ["clone", "-q", "--", str(repository), str(target)], {**env, "GIT_ALLOW_PROTOCOL": "file"}
-    )
-    assert (target / "f").read_text() == "one"
-    with pytest.raises(FetchFailed, match="not supported"):
-        await fetcher().fetch(order(root, f"git::file://{repository}"))
-    with pytest.raises(FetchFailed, match="ref '-x'"):
-        await fetcher().fetch(order(root, "git::https://127.0.0.1:9/r.git?ref=-x"))
-
-
 async def test_files_of_the_machine_come_only_from_where_that_is_allowed(
     root: Path, tmp_path: Path
 ) -> None:
@@ -291,12 +279,15 @@ async def test_files_of_the_machine_come_only_from_where_that_is_allowed(
         tar({}, link("d", "../../../"), *[]),
         tar({f"f{number}": b"" for number in range(60)}),
         tar({"bomb": b"\0" * 5 * MEGABYTE}),
+        tar({}, tarfile.TarInfo("x" * 5 * MEGABYTE)),
+        tar({}, commented("x" * 5 * MEGABYTE)),
+        sparse(40_000),
         b"this is no archive",
         tar({"x": b"y" * 1000})[:-40],
     ],
     ids=[
         *("above", "absolute", "link", "link above", "hard link", "device", "link to root"),
-        *("too many", "bomb", "nonsense", "cut"),
+        *("too many", "bomb", "long name", "long header", "long table", "nonsense", "cut"),
     ],
 )
 async def test_an_archive_that_is_not_honest_brings_nothing(
@@ -307,6 +298,49 @@ async def test_an_archive_that_is_not_honest_brings_nothing(
     assert not told.value.recoverable
     assert there(root) == []
     assert sorted(os.listdir(root)) == ["alloc", "main"]
+
+
+@pytest.mark.parametrize("name", ["/a.xz", "/a.tar.xz"])
+@pytest.mark.parametrize("before", [b"", lzma.compress(b"well")])
+async def test_an_archive_gets_no_more_memory_than_unpacking_may_take(
+    site: Site, root: Path, name: str, before: bytes
+) -> None:
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+    hungry = before + lzma.compress(b"x", filters=filters)
+    with pytest.raises(FetchFailed, match="the archive cannot be read"):
+        await fetcher().fetch(order(root, site.put(name, hungry)))
+    assert there(root) == []
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, bytes])
+async def test_a_tar_archive_may_be_compressed_otherwise_than_its_name_says(
+    site: Site, root: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    body = compress(tar({"x": b"y"}, mode="w"))
+    await fetcher().fetch(order(root, site.put("/a.tgz", body)))
+    assert there(root) == ["x"]
+
+
+async def test_a_file_may_be_compressed_in_parts(site: Site, root: Path) -> None:
+    body = lzma.compress(b"one ") + bytes(4) + lzma.compress(b"two")
+    await fetcher().fetch(order(root, site.put("/a.txt.xz", body)))
+    assert (root / "main/local/a.txt").read_bytes() == b"one two"
+
+
+async def test_a_directory_of_the_machine_is_not_copied_when_it_is_too_large(
+    root: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"f{number}").touch()
+    (tmp_path / "large").write_bytes(b"x" * 5 * MEGABYTE)
+    allowed = fetcher(files_from=(str(tmp_path),))
+    with pytest.raises(FetchFailed, match="60 files with 0 bytes are more than 50"):
+        await allowed.fetch(order(root, str(folder)))
+    with pytest.raises(FetchFailed, match="it has 5242880 bytes, more than 4194304"):
+        await allowed.fetch(order(root, f"{tmp_path}/large"))
+    assert there(root) == []
 
 
 async def test_links_that_stay_inside_come_along(site: Site, root: Path) -> None:
@@ -436,10 +470,3 @@ async def test_a_stop_does_not_wait_for_an_endless_download(life: World, site: S
     await life.until(alloc_id, lambda _: "Downloading Artifacts" in life.types(alloc_id))
     await life.stop(alloc_id)
     assert (await life.until_done(alloc_id)).client_status == "complete"
-
-
-def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
-    source = fetching.parse("git::ssh://git@h/r", {"sshkey": base64.b64encode(b"key").decode()})
-    env = fetching._git_environment(source, str(tmp_path))
-    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    assert str(tmp_path / "key") in env["GIT_SSH_COMMAND"]

@@ -1,0 +1,184 @@
+"""Repositories that tasks bring along: cloned over http, bounded, and leading nowhere else."""
+
+import base64
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.runner.artifacts.fetch import FetchFailed
+from daemon.runner.artifacts.git import Git
+from tests.parts.runner.test_artifacts import MEGABYTE, Site, fetcher, order, root, site, there
+
+__all__ = ["root", "site"]  # fixtures
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+class Repository:
+    """A repository, and the files of it that a plain web server shows."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.path = home / "repo"
+        self.path.mkdir()
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *words: str, said: bytes = b"") -> str:
+        done = subprocess.run(
+            ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *words],
+            cwd=self.path,
+            env={"PATH": os.environ["PATH"], "HOME": str(self._home)},
+            check=True,
+            capture_output=True,
+            input=said,
+        )
+        return done.stdout.decode().strip()
+
+    def commit(self, text: str, name: str = "f") -> str:
+        (self.path / name).parent.mkdir(exist_ok=True)
+        (self.path / name).write_text(text)
+        self.git("add", name)
+        self.git("commit", "-qm", text[:10])
+        return self.git("rev-parse", "HEAD")
+
+    def show(self, site: Site, at: str = "/r.git") -> str:
+        self.git("update-server-info")
+        folder = self.path / ".git"
+        for path in folder.rglob("*"):
+            if path.is_file():
+                site.put(f"{at}/{path.relative_to(folder)}", path.read_bytes())
+        return f"git::{site.url(at)}"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path)
+
+
+async def test_a_repository_comes_without_its_history(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    repository.commit("data", "d/f")
+    await fetcher().fetch(order(root, repository.show(site)))
+    assert there(root) == ["d", "d/f"]
+    assert (root / "main/local/d/f").read_text() == "data"
+
+
+async def test_a_revision_is_a_branch_a_tag_or_itself(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    first = repository.commit("one")
+    repository.git("tag", "v1")
+    repository.commit("two")
+    repository.git("checkout", "-qb", "side")
+    repository.commit("three")
+    repository.git("checkout", "-q", "main")
+    url = repository.show(site)
+    read = []
+    for ref in ("v1", first, "main", "side", ""):
+        await fetcher().fetch(order(root, url, getter_options={"ref": ref}))
+        read.append((root / "main/local/f").read_text())
+    assert read == ["one", "one", "two", "three", "two"]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "words"),
+    [
+        ("git::file:///x", {}, "git over 'file' is not supported"),
+        ("git::https:///x", {}, "names no host"),
+        ("git::http://127.0.0.1:9/r.git", {"ref": "-x"}, "ref '-x' is not the name of a revision"),
+        ("git::http://127.0.0.1:9/r.git", {"depth": "-1"}, "depth '-1' is not a number"),
+        ("git::http://169.254.169.254/r.git", {}, "metadata service"),
+        ("git::ssh://169.254.169.254/r.git", {}, "metadata service"),
+        ("git::ssh://127.0.0.1:4646/r.git", {}, "the daemon itself"),
+        ("git::ssh://127.0.0.1:9/r.git", {"sshkey": "%"}, "sshkey is not in base64"),
+    ],
+)
+async def test_what_git_is_not_to_do_is_refused(
+    root: Path, source: str, options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(FetchFailed, match=words) as told:
+        await fetcher(own_ports={4646}).fetch(order(root, source, getter_options=options))
+    assert not told.value.recoverable
+
+
+async def test_a_repository_is_found_where_it_has_moved_to(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    repository.commit("data")
+    repository.show(site, "/new.git")
+    location = f"Location: {site.url('/new.git/info/refs')}?service=git-upload-pack"
+    site.put("/old/info/refs", b"", 301, location)
+    await fetcher().fetch(order(root, f"git::{site.url('/old')}"))
+    assert there(root) == ["f"]
+
+
+async def test_git_follows_nothing_by_itself(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    """The first answer is looked at by us; a server may send git elsewhere afterwards."""
+    repository.commit("data")
+    url = repository.show(site)
+    for path in [one for one in site.pages if "/objects/" in one]:
+        site.put(path, b"", 302, f"Location: {site.url('/elsewhere')}")
+    with pytest.raises(FetchFailed, match="git: "):
+        await fetcher().fetch(order(root, url))
+    assert not any("/elsewhere" in one for one in site.asked)
+    site.put("/r.git/info/refs", b"", 302, "Location: http://169.254.169.254/info/refs")
+    with pytest.raises(FetchFailed, match="metadata service"):
+        await fetcher().fetch(order(root, url))
+
+
+async def test_a_tree_is_counted_before_it_is_written(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    """Ten names for the same tree, ten times: a few hundred bytes, and ten billion files."""
+    one = repository.git("hash-object", "-w", "--stdin", said=b"x")
+    kind = "100644 blob"
+    for _ in range(10):
+        lines = "".join(f"{kind} {one}\t{number}\n" for number in range(10))
+        one, kind = repository.git("mktree", said=lines.encode()), "040000 tree"
+    commit = repository.git("commit-tree", "-m", "x", one)
+    repository.git("update-ref", "refs/heads/main", commit)
+    with pytest.raises(FetchFailed, match="more than 50 files or 4194304 bytes") as told:
+        await fetcher().fetch(order(root, repository.show(site)))
+    assert not told.value.recoverable
+    assert there(root) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes"), (None, "git: ")],
+    ids=["when it is unpacked", "as it comes"],
+)
+async def test_a_repository_has_a_bound(
+    site: Site, root: Path, repository: Repository, content: Any, words: str
+) -> None:
+    repository.commit(content or os.urandom(5 * MEGABYTE).hex())
+    with pytest.raises(FetchFailed, match=words):
+        await fetcher().fetch(order(root, repository.show(site)))
+    assert there(root) == []
+
+
+async def test_a_link_in_a_repository_leads_nowhere_else(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    (repository.path / "l").symlink_to("/etc")
+    repository.git("add", "l")
+    repository.git("commit", "-qm", "l")
+    with pytest.raises(FetchFailed, match="leads out of the artifact"):
+        await fetcher().fetch(order(root, repository.show(site)))
+    assert there(root) == []
+
+
+def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
+    key = base64.b64encode(b"key").decode()
+    git = Git(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
+    assert (tmp_path / "key").read_bytes() == b"key"
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    command = git.environment["GIT_SSH_COMMAND"]
+    assert command.endswith(f"-o HostName=192.0.2.1 -i {tmp_path}/key")
