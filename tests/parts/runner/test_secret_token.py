@@ -1,7 +1,7 @@
 """Tokens of the secrets side for tasks: handed over, renewed, replaced, gone with the allocation."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from daemon.runner.secret_token import SecretToken
 from storage.errors import Refused, UnknownToken
 from storage.queries import policies, tokens
 from storage.records.acl import JobACL, Policy, Token, TokenRole
+from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.task import RestartPolicy, SecretsConfig
 from storage.records.workload import Workload
@@ -172,15 +173,18 @@ def now_of_trio() -> int:
     return int(trio.current_time() * SECOND)
 
 
-def kept_by(lender: Lender, root: Path, block: SecretsConfig) -> SecretToken:
+def kept_by(
+    lender: Lender,
+    root: Path,
+    block: SecretsConfig,
+    note: Callable[[TaskEvent], None] = lambda event: None,
+) -> SecretToken:
     """Return the token of a task with this block."""
     (root / "main/secrets").mkdir(parents=True, exist_ok=True)
     job = batch(script("true", secrets_config=block))
     (group,) = job.task_groups or ()
     instance = Instance(allocation=placed(job, "node", "alloc"), job=job, group=group)
-    return SecretToken(
-        lender, lambda: instance, "main", str(root), None, now_of_trio, lambda event: None
-    )
+    return SecretToken(lender, lambda: instance, "main", str(root), None, now_of_trio, note)
 
 
 async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
@@ -194,6 +198,40 @@ async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
     assert (lender.renewed, lender.made, lender.ended) == (["0", "0", "0"], ["0", "1"], ["0"])
     assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
     assert set(token.environment.values()) == {"secret-1"}
+
+
+@pytest.mark.parametrize("mode", ["restart", "signal", "noop"])
+async def test_the_task_is_told_as_its_block_says_whenever_the_token_is_replaced(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, mode: str
+) -> None:
+    lender = Lender(prolongs=0)
+    token = kept_by(lender, tmp_path, asking(change_mode=mode))
+    await token.bring()
+    told = [(await token.keep())[0].mode for _ in range(3)]
+    assert told == [mode] * 3
+    assert lender.ended == ["0", "1", "2"]
+
+
+async def test_a_token_that_cannot_be_replaced_is_an_event_and_asked_for_again(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    class Reluctant(Lender):
+        async def make(self, workload: Workload, block: SecretsConfig) -> Held:
+            if len(told) < 2 and self.made:
+                raise Refused('there is no role "web"')
+            return await super().make(workload, block)
+
+    told: list[TaskEvent] = []
+    lender = Reluctant(prolongs=0)
+    token = kept_by(lender, tmp_path, asking(), told.append)
+    await token.bring()
+    began = trio.current_time()
+    assert [one.said for one in await token.keep()] == ["Vault: new Vault token acquired"]
+    assert [(one.type, one.secrets_error) for one in told] == [
+        ("Secrets Error", 'no new token: there is no role "web"')
+    ] * 2
+    assert trio.current_time() - began == 1800 + 30 + 30
+    assert (lender.made, lender.ended) == (["0", "1"], ["0"])
 
 
 async def test_a_token_that_may_end_is_left_alone(

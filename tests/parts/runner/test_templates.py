@@ -1,13 +1,17 @@
 """Templates of tasks: written before they start, and again when what they read changes."""
 
+import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
+from daemon.runner.taskdir import directories
+from daemon.runner.templates import Desk, Templates
 from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.task import ChangeScript, Lifecycle, Service, Template
@@ -261,3 +265,55 @@ async def test_a_file_of_secrets_is_only_for_its_owner(world: World) -> None:
     await world.until_status(alloc_id, "running")
     path = trio.Path(world.directory(alloc_id) / "main/secrets/key")
     assert stat.S_IMODE((await path.stat()).st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+async def test_a_template_belongs_to_whom_it_says(world: World) -> None:
+    one = template("x", uid=65534, gid=65533, perms="640")
+    show = "stat -c '%u %g %a' local/out"
+    alloc_id = await world.place(batch(script(show, templates=[one])))
+    await world.until_done(alloc_id)
+    assert world.output(alloc_id) == "65534 65533 640\n"
+
+
+async def test_a_template_that_is_written_once_stays_as_it_was(world: World, pipe: Pipe) -> None:
+    await world.put_variable(OWN, user="ada")
+    source = f"{{{{ (nomadVar `{OWN}`).user }}}}"
+    once = template(source, once=True)
+    again = template(source, dest_path="local/b", change_mode="signal", change_signal="SIGUSR1")
+    both = telling(pipe, "cat local/out local/b")
+    await world.place(batch(script(both, templates=[once, again])))
+    assert await pipe.line() == "adaada"
+    await world.put_variable(OWN, user="bob")
+    assert await pipe.line() == "adabob"
+
+
+async def test_an_environment_that_lost_a_name_loses_it_for_the_next_attempt(
+    world: World, pipe: Pipe
+) -> None:
+    await world.put_variable(OWN, a="1", b="2")
+    source = f"{{{{ range $k, $v := nomadVar `{OWN}` }}}}X_{{{{ $k }}}}={{{{ $v }}}}\n{{{{ end }}}}"
+    one = template(source.replace("\\n", "\n"), envvars=True, change_mode="restart")
+    said = f'echo "$X_a-$X_b" > {pipe.path}; exec sleep 600'
+    await world.place(batch(script(said, templates=[one])))
+    assert await pipe.line() == "1-2"
+    await world.put_variable(OWN, a="3")
+    assert await pipe.line() == "3-"
+
+
+@pytest.mark.parametrize(("chance", "delay"), [(0.0, 0), (0.5, 15), (1.0, 30)])
+def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
+    chance: float, delay: int
+) -> None:
+    nobody: Any = None
+    desk = Desk(
+        host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]
+        root="",
+        task="main",
+        places=directories("/a", "main"),
+        owner=None,
+        environment=dict,
+        note=print,
+    )
+    changed = [template(splay=10 * SECOND), template(splay=30 * SECOND)]
+    assert Templates(desk, nobody)._delay(changed) == delay

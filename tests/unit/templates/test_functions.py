@@ -3,7 +3,7 @@
 import pytest
 
 from daemon.templates.faults import Fault
-from daemon.templates.lookups import Kind, Question, ServiceInstance, ServiceStub
+from daemon.templates.lookups import Kind, Question, ServiceInstance, ServiceStub, VariableStub
 from daemon.templates.render import Rendering, read, render
 from daemon.templates.values import Items
 
@@ -131,3 +131,41 @@ def test_a_variable_that_there_is_not_is_missing() -> None:
     assert str(SECRET) == "nomad.var.block(app/db)"
     assert look_up("{{ nomadVarExists `app/db` }}", {SECRET: None}).text == "false"
     assert look_up("{{ nomadVarExists `app/db` }}", {SECRET: None}).missing == set()
+
+
+def variable(path: str) -> VariableStub:
+    return VariableStub(
+        Namespace="default", Path=path, CreateIndex=1, ModifyIndex=2, CreateTime=3, ModifyTime=4
+    )
+
+
+def test_variables_are_listed_below_a_prefix_or_all() -> None:
+    source = (
+        "{{ range nomadVarList `app` }}{{ .Path }}@{{ .Namespace }}={{ .ModifyIndex }} {{ end }}"
+    )
+    below = {Question(Kind.VARIABLES, "app"): [variable("app/a"), variable("app/b")]}
+    assert look_up(source, below).text == "app/a@default=2 app/b@default=2 "
+    every = {Question(Kind.VARIABLES): [variable("x")]}
+    assert look_up("{{ range nomadVarList }}{{ .Path }}{{ end }}", every).text == "x"
+
+
+def test_a_file_is_text_and_has_to_be_there() -> None:
+    data = Question(Kind.FILE, "local/data")
+    assert look_up("{{ file `local/data` | toUpper }}", {data: "ab"}).text == "AB"
+    assert look_up("{{ file `local/data` }}", {data: None}).missing == {data}
+
+
+NAMES = """
+    env envOrDefault file nomadService nomadServices nomadVar nomadVarExists nomadVarList timestamp
+    toJSON toJSONPretty toYAML parseJSON parseBool parseInt base64Encode base64Decode join split
+    replaceAll regexMatch regexReplaceAll toUpper toLower toTitle trimSpace trimPrefix trimSuffix
+    contains in loop add subtract multiply divide modulo sha256Hex md5sum indent
+    printf index len and or not eq ne lt le gt ge slice print println html urlquery
+"""
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_every_name_that_job_files_use_is_known(name: str) -> None:
+    with pytest.raises(Fault) as caught:
+        write(f"{{{{ {name} | noSuchThing }}}}")
+    assert str(caught.value) == 'line 1: function "noSuchThing" not defined'
