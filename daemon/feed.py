@@ -44,17 +44,20 @@ class Feed:
     def __init__(self) -> None:
         self._made: OrderedDict[int, Made] = OrderedDict()
         self._bytes = 0
+        self._nothing_after = (-1, -1)  # which number, and at which of the store's commits
 
     def after(self, store: Store, number: int) -> list[Made]:
         """Return some of the events after a number, whole writes; nothing when there are none."""
         found: list[Made] = []
         while (one := self._made.get(number + len(found) + 1)) is not None:
             found.append(one)
-        if found:
+        if found or self._nothing_after == (number, store.commits):
             return found
         made = store.read(lambda db: [_make(db, one) for one in events.after(db, number, PAGE)])
         for one in made:
             self._keep(one)
+        if not made:
+            self._nothing_after = (number, store.commits)
         return made
 
     def _keep(self, one: Made) -> None:

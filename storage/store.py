@@ -99,6 +99,11 @@ class Store:
         """Return a watch on these topics: enter it, read, then `await watch.wait()`."""
         return self._topics.watch(topics)
 
+    @property
+    def commits(self) -> int:
+        """Return a number that grows whenever others may see something new."""
+        return self._topics.published
+
     def wake_all(self) -> None:
         """Wake everyone who watches anything: they look again."""
         self._topics.wake_all()

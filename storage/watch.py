@@ -15,6 +15,7 @@ class Topics:
     """The topics that are being watched, each with its watches."""
 
     def __init__(self) -> None:
+        self.published = 0  # how often anything was
         self._exact: dict[str, set[Watch]] = {}
         self._prefixes: dict[str, set[Watch]] = {}
 
@@ -24,6 +25,7 @@ class Topics:
 
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everyone who watches one of these topics, or the beginning of one."""
+        self.published += 1
         for topic in topics:
             _wake(self._exact.get(topic, ()))
             for prefix, watches in self._prefixes.items():

@@ -12,11 +12,14 @@ import trio
 
 from daemon.acl.check import KNOWN, Caller
 from daemon.api.cluster import events as stream
+from daemon.feed import Feed
 from daemon.web import readers
 from daemon.web.request import Request
 from storage.errors import Malformed
 from storage.queries import allocations, evaluations, events, jobs, nodes
 from storage.queries import tokens as stored
+from storage.queries.events import Event
+from storage.readers import Snapshot
 from storage.records.acl import Token
 from storage.store import Store
 from storage.writer import Transaction
@@ -244,3 +247,23 @@ async def test_a_token_that_ends_ends_the_stream(store: Store, monkeypatch: Any)
 async def test_what_cannot_be_read_is_named(store: Store, query: str, text: str) -> None:
     with pytest.raises(Malformed, match=text):
         await stream.stream(request(store, KNOWN, caller(), query=query))
+
+
+async def test_where_nothing_is_new_a_thousand_readers_look_into_the_store_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await begun(store, "a")
+    feed, looks = Feed(), list[int]()
+    last = feed.after(store, 0)[-1].event.number
+    look = events.after
+
+    def counted(db: Snapshot, number: int, most: int) -> list[Event]:
+        looks.append(number)
+        return look(db, number, most)
+
+    monkeypatch.setattr(events, "after", counted)
+    assert [feed.after(store, last) for _ in range(1000)] == [[]] * 1000
+    assert looks == [last]
+    await begun(store, "b")
+    assert [len(feed.after(store, last)) for _ in range(1000)] == [1] * 1000
+    assert looks == [last, last]

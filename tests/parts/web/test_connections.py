@@ -22,6 +22,16 @@ from storage.readers import Snapshot
 from storage.store import Store
 from tests.parts.api.asking import parts_of
 
+LONG = [b"%08d" % number * 100_000 for number in range(20)]  # 16 MB
+
+
+async def long(request: Request) -> Reply:
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in LONG:
+            yield piece
+
+    return Reply(stream=pieces())
+
 
 class Server:
     """A listening daemon of a few routes, and what happened in it."""
@@ -89,6 +99,7 @@ async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
             Write("POST", "/fail", fail, ANYONE),
             Write("POST", "/echo", echo, ANYONE),
             Stream("/stream", stream, ANYONE),
+            Stream("/long", long, ANYONE),
         )
         parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
         async with open_web(parts, routes, (), [plain(listener)]):
@@ -132,15 +143,31 @@ async def test_an_answer_is_sent_in_one_piece(
     server: Server, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
     sent: list[bytes] = []
-    send_all = trio.SocketStream.send_all
+    send_all, write = trio.SocketStream.send_all, os.write
 
     async def noted(stream: trio.SocketStream, data: bytes) -> None:
         sent.append(data)
         await send_all(stream, data)
 
+    def written(descriptor: int, data: bytes) -> int:
+        sent.append(data)
+        return write(descriptor, data)
+
     monkeypatch.setattr(trio.SocketStream, "send_all", noted)
+    monkeypatch.setattr(os, "write", written)
     answer = await server.talk(f"{target} HTTP/1.0\r\n\r\n")
     assert sent[1:] == [answer]  # the first is what the client sent
+
+
+async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> None:
+    """More than the kernel keeps: it takes a part at once, and the rest when there is room."""
+    async with await server.connect() as stream:
+        await stream.send_all(b"GET /long HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        answer = await stream.receive_some(1)
+        await trio.testing.wait_all_tasks_blocked()
+        while piece := await stream.receive_some():
+            answer += piece
+    assert answer.partition(b"\r\n\r\n")[2] == b"".join(LONG)
 
 
 async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Server) -> None:
