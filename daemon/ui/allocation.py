@@ -84,6 +84,38 @@ async def log(visit: Visit) -> Reply:
     return Reply(stream=found.stream, content_type=TEXT, headers=headers)
 
 
+@page("terminal.html")
+async def terminal(visit: Visit) -> Found:
+    """Offer a terminal in a task, for a command or for an action that the job declares.
+
+    The page's script talks with the route of the API that the command line talks with.
+    """
+    base = await _base(visit, "terminal")
+    alloc = base["alloc"]
+    running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
+    wanted, name = visit.query.text("task"), visit.query.text("action")
+    task = wanted if wanted in running else next(iter(running), "")
+    asked = {"tty": "true", "ws_handshake": "true"}
+    if not name:
+        path = ("/ui/v1/client/allocation/", alloc["ID"], "/exec")
+        return {**base, "running": running, "task": task, "talk": words.address(*path, **asked)}
+    action = _action(alloc, wanted, name)
+    asked |= {"namespace": alloc["Namespace"], "allocID": alloc["ID"], "task": wanted}
+    talk = words.address("/ui/v1/job/", alloc["JobID"], "/action", **asked, action=name)
+    still = wanted in running
+    return {**base, "running": still, "task": wanted, "action": action, "talk": talk}
+
+
+def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
+    """Return an action of a task. Raises `NotFound`."""
+    for group in alloc["Job"]["TaskGroups"]:
+        for task in group["Tasks"] if group["Name"] == alloc["TaskGroup"] else ():
+            for action in (task["Actions"] or ()) if task["Name"] == task_name else ():
+                if action["Name"] == name:
+                    return dict(action)
+    raise NotFound(f"action {name} not found in task {task_name}")
+
+
 @page("files.html")
 async def files(visit: Visit) -> Found:
     """Show a directory of an allocation."""

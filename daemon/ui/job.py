@@ -47,8 +47,25 @@ async def overview(visit: Visit) -> Found:
         "evaluations": (await visit.get(at(visit, "/evaluations"), **asked))[:1],
         "services": await visit.get(at(visit, "/services"), **asked),
         "parent": job["ParentID"],
+        "actions": _actions(job, allocations),
         "told": await _told(visit, base),
     }
+
+
+def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:
+    """Return what may be run in the tasks of a job, each with the newest place where it may."""
+    running = [one for one in allocations if one["ClientStatus"] == "running"]
+    running.sort(key=lambda one: one["CreateIndex"], reverse=True)
+    return [
+        {
+            "action": action,
+            "task": task["Name"],
+            "alloc": next((one for one in running if one["TaskGroup"] == group["Name"]), None),
+        }
+        for group in job["TaskGroups"] or ()
+        for task in group["Tasks"] or ()
+        for action in task["Actions"] or ()
+    ]
 
 
 async def _told(visit: Visit, base: dict[str, object]) -> list[object]:

@@ -66,6 +66,7 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/allocation/{alloc_id}/log", allocation.log),
     Page("/ui/allocation/{alloc_id}/files", allocation.files),
     Page("/ui/allocation/{alloc_id}/file", allocation.file),
+    Page("/ui/allocation/{alloc_id}/terminal", allocation.terminal),
     Page("/ui/allocation/{alloc_id}/restart", acts.restart, "POST"),
     Page("/ui/allocation/{alloc_id}/stop", acts.stop_allocation, "POST"),
     Page("/ui/nodes", cluster.nodes),

@@ -28,6 +28,7 @@ _KINDS = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
 _FOR_EVER = "public, max-age=31536000, immutable"
 _FAULT = 400  # what the API calls 500 for its old clients' sake is a mistake in what was asked

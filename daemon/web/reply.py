@@ -74,6 +74,11 @@ def text(body: str, status: int = 200) -> Reply:
     return Reply(body=body.encode(), status=status, content_type=TEXT)
 
 
+def said(reply: Reply) -> str:
+    """Return the text of an answer that is one."""
+    return reply.body.decode(errors="replace") if isinstance(reply.body, bytes) else ""
+
+
 def of_error(error: StewardError) -> Reply:
     """Return the answer that tells of an error."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)

@@ -38,11 +38,12 @@ from daemon.web.connections import Listener, serve
 from daemon.web.guard import ANY_NAME, Guard, Proxies
 from daemon.web.kept import Kept
 from daemon.web.parameters import BadParameter, Query
-from daemon.web.reply import Reply, of_error, response, text
+from daemon.web.reply import Reply, of_error, response, said, text
 from daemon.web.request import Endpoint, Read, Request, Route, Stream, Talk, Write
 from daemon.web.router import Router
 from daemon.web.secrets_side import SecretsSide
-from daemon.web.socket import MAX_FRAME, NO_UPGRADE, PING_EVERY, Socket, converse, refuse
+from daemon.web.socket import MAX_FRAME, NO_UPGRADE, PING_EVERY
+from daemon.web.talks import Talks
 from daemon.web.visits import PLACE as FRONT
 from daemon.web.visits import Page, Pages
 from storage import origin
@@ -88,6 +89,7 @@ class Door(QuartTrio):
         self._proxies = Proxies(parts.config.trusted_proxies)
         self._random = secrets.SystemRandom().random
         self._kept = Kept()
+        self._talks = Talks(parts, self._router, self._pages, self._guard, closing)
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request, under the id that its sender or else we give it."""
@@ -125,7 +127,7 @@ class Door(QuartTrio):
         except Exception:
             log.exception("request failed: %s %s", request.method, request.path)
             reply = text("internal error: see the daemon's log", 500)
-        trail.ended(reply.status, _said(reply))
+        trail.ended(reply.status, said(reply))
         log.debug("%s %s: %d", request.method, path, reply.status)
         return response(reply, pretty=pretty, gzipped=gzipped)
 
@@ -199,51 +201,8 @@ class Door(QuartTrio):
     ) -> None:
         """Let a WebSocket through to its route, unless something speaks against it."""
         headers = head.headers(scope)
-        path = unquote(scope["raw_path"].decode("latin-1"), errors="replace")
-        routes, parameters = self._router.find(path)
-        route = next((one for one in routes if isinstance(one, Talk)), None)
-        address, peer = self._address(scope, headers), head.peer(scope)
-        asked_for = scope["query_string"].decode("latin-1")
-        trail = self._parts.audit.begin("GET", path, asked_for, address)
-        if refusal := self._guard.refusal("GET", headers):
-            trail.ended(refusal.status, _said(refusal))
-            await refuse(send, refusal)
-            return
-        if route is None:
-            await refuse(send, text("nothing talks over a WebSocket here", 404))
-            return
-
-        async def speak(socket: Socket) -> None:
-            query = Query(asked_for, namespace=head.namespace(headers, path))
-            secret = await socket.handshake(query) or head.token(headers, path)
-            asked = Request(
-                parts=self._parts,
-                method="GET",
-                path=path,
-                parameters=parameters,
-                query=query,
-                body=b"",
-                token=secret,
-                address=address,
-                peer=peer,
-                caller=STRANGER,
-                needs=route.needs,
-            )
-            caller = await self._parts.tokens.authenticate(secret, address, operator=asked.operator)
-            trail.known(caller.token.accessor)
-            asked = msgspec.structs.replace(asked, caller=caller)
-            await trail.acted()
-            await route.handler(asked, socket)
-
-        async def speak_and_tell(socket: Socket) -> None:
-            try:
-                await speak(socket)
-            except (Denied, UnknownToken) as error:
-                trail.ended(403, str(error))
-                raise
-
         with origin.serving(self._id_of(headers)):
-            await converse(receive, send, speak_and_tell, self._closing)
+            await self._talks.answer(scope, headers, self._address(scope, headers), receive, send)
 
     def _request(
         self,
@@ -306,11 +265,6 @@ class Door(QuartTrio):
             content_type="text/html; charset=utf-8",
             headers={"Location": target, "Cache-Control": "no-store"},
         )
-
-
-def _said(reply: Reply) -> str:
-    """Return the text of an answer that is one."""
-    return reply.body.decode(errors="replace") if isinstance(reply.body, bytes) else ""
 
 
 def _is_for_another(query: Query, route: Route, region: str) -> bool:

@@ -52,6 +52,10 @@ class Sessions:
         self._sessions.move_to_end(name)
         return found
 
+    def has(self, session: Session) -> bool:
+        """Tell whether a session has not ended; asking is no use of it."""
+        return self._sessions.get(session.name) is session
+
     def end(self, name: str) -> None:
         """Forget a session, if there is one."""
         self._sessions.pop(name, None)

@@ -215,6 +215,22 @@ class Pages:
             return visit.dressed(text(reason, 403), is_secure=is_secure)
         return visit.dressed(await page.handler(visit), is_secure=is_secure)
 
+    def speaking(
+        self, asked: Request, headers: Mapping[str, str], proof: str
+    ) -> tuple[Request, Callable[[], bool]]:
+        """Return what a page of ours asks over a WebSocket, in its visitor's name, and how long it may.
+
+        Raises `Denied` for a page of another session, `UnknownToken` when the token has ended.
+        """
+        session = self._session(headers)
+        known = session.proof if session else ""
+        if not hmac.compare_digest(proof.encode(), known.encode()):
+            raise Denied
+        secret = session.token if session else ""
+        caller = self._parts.tokens.resolve(secret, asked.address)
+        speaking = msgspec.structs.replace(asked, token=secret, peer=None, caller=caller)
+        return speaking, lambda: session is None or self._sessions.has(session)
+
     def _session(self, headers: Mapping[str, str]) -> Session | None:
         # Other services of our host name have cookies too, of any form: only ours is looked at.
         pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))

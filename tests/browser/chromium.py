@@ -159,6 +159,13 @@ class Tab:
         await self.value(f"{place}.value = {json.dumps(text)}")
         await self.value(f"{place}.dispatchEvent(new Event('input', {{bubbles: true}}))")
 
+    async def type(self, line: str) -> None:
+        """Type a line where the keys go now, and press Enter."""
+        await self.tell("Input.insertText", text=line)
+        for kind in ("keyDown", "keyUp"):
+            key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+            await self.tell("Input.dispatchKeyEvent", type=kind, **key)
+
     async def picture(self, path: Path) -> None:
         """Keep what is to be seen as a PNG."""
         shot = await self.tell("Page.captureScreenshot", format="png")

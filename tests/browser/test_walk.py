@@ -1,8 +1,13 @@
 """What people do, in a real browser against a real daemon, waiting for what they would wait for."""
 
+import os
+from pathlib import Path
+
 from tests.browser.chromium import Tab
 from tests.browser.conftest import SECRET
 from tests.service.daemon import Steward
+
+PICTURES = os.environ.get("PICTURES", "")
 
 SOURCE = """job "clock" {
   group "clock" {
@@ -18,6 +23,11 @@ SOURCE = """job "clock" {
       config {
         command = "/bin/sh"
         args    = ["-c", "trap 'exit 0' TERM; echo first line; while :; do echo tick; sleep 1 & wait; done"]
+      }
+
+      action "greet" {
+        command = "/bin/sh"
+        args    = ["-c", "echo Hello from $NOMAD_TASK_NAME"]
       }
 
       resources {
@@ -55,7 +65,12 @@ async def act(browser: Tab, form: str) -> None:
     await browser.press(f"form[action^='{form}'] button:not(.copy)")
 
 
-async def test_paste_run_watch_read_change_revert_and_stop(browser: Tab, steward: Steward) -> None:
+async def until_printed(browser: Tab, text: str) -> None:
+    """Return when a text stands in the terminal."""
+    await browser.until_text(".xterm-rows", text)
+
+
+async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward) -> None:
     await sign_in(browser, steward)
 
     await run(browser, steward, SOURCE)
@@ -70,6 +85,27 @@ async def test_paste_run_watch_read_change_revert_and_stop(browser: Tab, steward
     await browser.until_text("#log", "tick")
     await browser.write("#log-filter", "FIRST")
     await browser.until("!document.getElementById('log').textContent.includes('tick')")
+
+    await browser.press("nav[aria-label='Allocation'] a[href$='/terminal']")
+    await browser.click("#terminal-form button.main")
+    await browser.until_text("#terminal-state", "connected")
+    # In a colour of its own, which our policy lets through in one way only.
+    await browser.type("printf '\\033[38;2;1;200;3m%s\\033[0m\\n' $NOMAD_TASK_NAME $((6 * 7)); tty")
+    await until_printed(browser, "42")
+    await browser.until(
+        "document.querySelector('.xterm-rows [style*=\"rgb(1, 200, 3)\"]') !== null"
+    )
+    await until_printed(browser, "/dev/pts/")
+    if PICTURES:
+        await browser.picture(Path(PICTURES, "ui-terminal.png"))
+    await browser.type("exit 3")
+    await browser.until_text("#terminal-state", "exit status 3")
+
+    await browser.open(f"{steward.address}/ui/job/clock")
+    await browser.press("#actions a[href*='action=greet']")
+    await browser.click("#terminal-form button.main")
+    await until_printed(browser, "Hello from ticker")
+    await browser.until_text("#terminal-state", "exit status 0")
 
     await run(browser, steward, SOURCE.replace("memory = 16", "memory = 24"))
     await browser.until_text("#deployment", "version 1")

@@ -1,18 +1,18 @@
 """Commands inside tasks over a WebSocket, from outside (golden: alloc-exec, actions)."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import trio
-from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, CloseConnection, Ping, Request, TextMessage
+from wsproto.events import TextMessage
 
 from storage.records.base import SECOND
+from tests import conversation
+from tests.conversation import Conversation
 from tests.parts.runner.world import Pipe, until_gone
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
@@ -37,67 +37,11 @@ async def alloc_id(steward: Steward) -> str:
     return str(found["ID"])
 
 
-class Conversation:
-    """A WebSocket, as a client has it."""
-
-    def __init__(self, stream: trio.SocketStream, address: str, path: str, headers: Any) -> None:
-        self._stream = stream
-        self._protocol = WSConnection(ConnectionType.CLIENT)
-        self._first = Request(host=address, target=path, extra_headers=list(headers))
-        self.code: int | None = None  # with which it was closed
-
-    async def send(self, event: Any) -> None:
-        await self._stream.send_all(self._protocol.send(event))
-
-    async def open(self) -> None:
-        await self.send(self._first)
-
-    async def accepted(self) -> None:
-        """Return when the daemon has agreed."""
-        self._protocol.receive_data(await self._stream.receive_some())
-        events = list(self._protocol.events())
-        assert isinstance(events[0], AcceptConnection)
-
-    async def next(self) -> Any:
-        """Return the next message; None when there will be no other one."""
-        text = ""
-        while True:
-            for event in self._protocol.events():
-                match event:
-                    case TextMessage():
-                        text += event.data
-                        if event.message_finished:
-                            return json.loads(text)
-                    case Ping():
-                        await self.send(event.response())
-                    case CloseConnection():
-                        self.code, self.reason = event.code, event.reason
-                        return None
-            piece = await self._stream.receive_some()
-            if not piece:
-                return None
-            self._protocol.receive_data(piece)
-
-    async def all(self) -> list[Any]:
-        """Return every message to the end."""
-        found = []
-        while (message := await self.next()) is not None:
-            found.append(message)
-        return found
-
-
-@asynccontextmanager
-async def talk(
+def talk(
     steward: Steward, path: str, *, headers: Any = (), **query: str
-) -> AsyncIterator[Conversation]:
-    """Talk with the daemon over a WebSocket while the block runs."""
-    address = steward.address.removeprefix("http://")
-    host, _, port = address.rpartition(":")
-    with trio.fail_after(HAPPENS_WITHIN):
-        async with await trio.open_tcp_stream(host, int(port)) as stream:
-            socket = Conversation(stream, address, f"{path}?{urlencode(query)}", headers)
-            await socket.open()
-            yield socket
+) -> AbstractAsyncContextManager[Conversation]:
+    """Talk with a daemon over a WebSocket while the block runs."""
+    return conversation.talk(steward.address, path, headers=headers, **query)
 
 
 async def command(steward: Steward, alloc_id: str, *words: str, **query: str) -> list[Any]:

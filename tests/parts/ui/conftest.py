@@ -2,7 +2,7 @@
 
 import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from html import unescape
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from daemon.acl.tokens import Tokens
 from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
 from daemon.config import Config
+from daemon.parts import Line
 from daemon.ui.routes import PAGES
 from daemon.web.connections import Listener
 from daemon.web.listeners import listen
@@ -23,6 +24,7 @@ from daemon.web.server import open_web
 from storage.errors import NotFound
 from storage.queries import policies
 from storage.records.acl import Policy, Token
+from storage.records.group import TaskGroup
 from storage.records.usage import AllocationUsage, DiskUsage, MachineMemory, MachineUsage
 from storage.store import Store
 from tests.parts.api.asking import parts_of
@@ -48,6 +50,15 @@ class Runner:
 
     def machine_usage(self) -> MachineUsage:
         return machine()
+
+    async def converse(
+        self, alloc_id: str, task: str, command: Sequence[str], line: Line, *, tty: bool
+    ) -> None:
+        """Say what is to be done, and say again whatever is said, until nobody is there."""
+        said = f"{task} {' '.join(command)} {tty}"
+        await line.send(msgspec.json.encode({"stdout": {"data": said}}))
+        while (message := await line.receive()) is not None:
+            await line.send(message)
 
 
 def machine() -> MachineUsage:
@@ -123,9 +134,9 @@ class Site:
         token = Token(accessor="", policies=names, created_at=NOW, **fields)  # type: ignore[arg-type]
         return (await self.parts.tokens.issue(token)).secret
 
-    async def run(self, job_id: str = "web", **fields: object) -> None:
+    async def run(self, job_id: str = "web", *groups: TaskGroup, **fields: object) -> None:
         """Have a job run as the scheduler places it."""
-        await self.cluster.register(job(job_id, **fields))
+        await self.cluster.register(job(job_id, *groups, **fields))
         await self.cluster.work()
         await self.cluster.run_all()
 

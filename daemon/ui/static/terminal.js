@@ -1,0 +1,167 @@
+// A terminal in a task: the keys go to a command there, and what it prints comes here.
+// Nothing begins before somebody presses the button: an address alone runs nothing.
+"use strict";
+
+const MOST_WAITING = 16 * 1024 * 1024; // bytes that wait to be shown; more are left out, and counted
+const PIECE = 24 * 1024; // bytes of what is pasted that go in one message
+
+// ---- the terminal's styles, in the ways that our policy allows ------------------------------
+// It writes them into <style> elements and into attributes, which the policy forbids to everybody.
+
+const makeElement = Document.prototype.createElement;
+Document.prototype.createElement = function (name, options) {
+  if (name !== "style") return makeElement.call(this, name, options);
+  const sheet = new CSSStyleSheet();
+  this.adoptedStyleSheets = [...this.adoptedStyleSheets, sheet];
+  const place = makeElement.call(this, "template"); // shows nothing, wherever it stands
+  Object.defineProperty(place, "textContent", { set: (text) => sheet.replaceSync(text) });
+  return place;
+};
+
+const setAttribute = Element.prototype.setAttribute;
+Element.prototype.setAttribute = function (name, value) {
+  if (name === "style") this.style.cssText = value;
+  else setAttribute.call(this, name, value);
+};
+
+// ---- bytes as text --------------------------------------------------------------------------
+
+function* pieces(bytes) {
+  for (let at = 0; at < bytes.length; at += PIECE) {
+    yield btoa(String.fromCharCode(...bytes.subarray(at, at + PIECE)));
+  }
+}
+
+function bytesOf(text) {
+  return Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+}
+
+// ---- the conversation -----------------------------------------------------------------------
+
+class Conversation {
+  constructor(form, place, state) {
+    this.form = form;
+    this.state = state;
+    this.socket = null;
+    this.waiting = this.leftOut = 0;
+    this.terminal = new Terminal({
+      cursorBlink: !matchMedia("(prefers-reduced-motion: reduce)").matches,
+      disableStdin: true,
+      fontFamily: 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace',
+      fontSize: 14,
+      linkHandler: { activate: () => {} }, // where a link of a task's output leads, nobody knows
+      screenReaderMode: form.elements.reader.checked,
+      theme: { background: "#12161c", foreground: "#e3e8ef" },
+    });
+    this.size = new FitAddon.FitAddon();
+    this.terminal.loadAddon(this.size);
+    this.terminal.open(place);
+    this.size.fit();
+    new ResizeObserver(() => this.size.fit()).observe(place);
+    this.terminal.onResize(() => this.tellSize());
+    this.terminal.onData((text) => this.type(new TextEncoder().encode(text)));
+    this.terminal.onBinary((text) => this.type(Uint8Array.from(text, (one) => one.charCodeAt(0))));
+    // Tab belongs to the command; this is the way out for who has no mouse.
+    this.terminal.attachCustomKeyEventHandler((event) => {
+      if (event.key !== "F6" || !event.ctrlKey) return true;
+      document.getElementById("terminal-end").focus();
+      return false;
+    });
+    form.elements.reader.addEventListener("change", (event) => {
+      this.terminal.options.screenReaderMode = event.target.checked;
+    });
+  }
+
+  begin(address) {
+    this.terminal.reset();
+    this.status = null;
+    const target = new URL(address, location.href);
+    target.protocol = target.protocol.replace("http", "ws");
+    this.show("connecting", true);
+    const socket = this.socket = new WebSocket(target);
+    socket.addEventListener("open", () => {
+      this.say({ version: 1, auth_token: this.form.dataset.proof });
+      this.tellSize();
+      this.show("connected", true);
+      this.terminal.options.disableStdin = false;
+      this.terminal.focus();
+    });
+    socket.addEventListener("message", (event) => this.hear(JSON.parse(event.data)));
+    socket.addEventListener("close", (event) => this.over(event.reason));
+  }
+
+  show(words, isOpen) {
+    this.state.textContent = words;
+    this.form.querySelector("button.main").disabled = isOpen;
+    document.getElementById("terminal-end").disabled = !isOpen;
+  }
+
+  say(frame) {
+    if (this.socket && this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(frame));
+  }
+
+  tellSize() {
+    this.say({ tty_size: { height: this.terminal.rows, width: this.terminal.cols } });
+  }
+
+  type(bytes) {
+    for (const data of pieces(bytes)) this.say({ stdin: { data } });
+  }
+
+  hear(frame) {
+    const data = (frame.stdout && frame.stdout.data) || (frame.stderr && frame.stderr.data);
+    if (data) this.print(bytesOf(data));
+    if (frame.exited) this.status = (frame.result && frame.result.exit_code) || 0;
+  }
+
+  print(bytes) {
+    if (this.waiting + bytes.length > MOST_WAITING) {
+      this.leftOut += bytes.length;
+      return;
+    }
+    this.waiting += bytes.length;
+    this.terminal.write(bytes, () => {
+      this.waiting -= bytes.length;
+      if (this.waiting === 0 && this.leftOut) {
+        this.terminal.write(`\r\n[${this.leftOut} bytes came too fast, and are not shown]\r\n`);
+        this.leftOut = 0;
+      }
+    });
+  }
+
+  over(reason) {
+    this.terminal.options.disableStdin = true;
+    const lost = reason || "the connection has ended";
+    this.show(this.status === null ? `It is over: ${lost}.` : `It has ended with exit status ${this.status}.`, false);
+    this.socket = null;
+  }
+}
+
+// ---- the page -------------------------------------------------------------------------------
+
+function whatIsWanted(form) {
+  const target = new URL(form.dataset.talk, location.href);
+  if (form.elements.command) { // else an action, which the job names
+    target.searchParams.set("task", form.elements.task.value);
+    target.searchParams.set("command", JSON.stringify(form.elements.command.value.trim().split(/\s+/)));
+  }
+  return target;
+}
+
+function offer(form) {
+  const state = document.getElementById("terminal-state");
+  let conversation = null;
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const place = document.getElementById("terminal");
+    place.hidden = false;
+    conversation ??= new Conversation(form, place, state);
+    conversation.begin(whatIsWanted(form));
+  });
+  document.getElementById("terminal-end").addEventListener("click", () => {
+    if (conversation && conversation.socket) conversation.socket.close();
+  });
+}
+
+const terminalForm = document.getElementById("terminal-form");
+if (terminalForm) offer(terminalForm);

@@ -1,0 +1,55 @@
+"""Fetch what the web interface takes from others: `python packaging/vendor/fetch.py`.
+
+Each package comes from the npm registry in the version that `packages.toml` names, and is refused if
+it is not what stands there. It needs nothing but Python, and nothing of it is executed.
+"""
+
+import base64
+import hashlib
+import io
+import sys
+import tarfile
+import tomllib
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+STATIC = HERE.parents[1] / "daemon" / "ui" / "static"
+REGISTRY = "https://registry.npmjs.org"
+PATIENCE = 60  # seconds
+
+
+def packages() -> list[dict[str, Any]]:
+    """Return the packages, and of each the files that we keep by their names here."""
+    found: list[dict[str, Any]] = tomllib.loads((HERE / "packages.toml").read_text())["package"]
+    return found
+
+
+def fetched(package: dict[str, Any]) -> bytes:
+    """Return the archive of a package. Ends the program if it is another than it should be."""
+    name, version = package["name"], package["version"]
+    address = f"{REGISTRY}/{name}/-/{name.rpartition('/')[2]}-{version}.tgz"
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310  # https only
+        archive: bytes = answer.read()
+    found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
+    if found != package["integrity"]:
+        sys.exit(f"{address} is {found}, not what packages.toml says")
+    return archive
+
+
+def main() -> None:
+    """Write the files, each if it is what it should be."""
+    for package in packages():
+        with tarfile.open(fileobj=io.BytesIO(fetched(package))) as archive:
+            for name, wanted in package["files"].items():
+                member = archive.extractfile(wanted["from"])
+                body = member.read() if member else b""
+                if (found := hashlib.sha256(body).hexdigest()) != wanted["sha256"]:
+                    sys.exit(f"{wanted['from']} of {package['name']} has the sha256 {found}")
+                (STATIC / name).write_bytes(body)
+                print(f"{name}: {package['name']} {package['version']}, {package['licence']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Terminals of pages: whose they are, who is let through, and how long."""
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+from wsproto.events import TextMessage
+
+from daemon.web.visits import COOKIE
+from storage.queries import tokens
+from storage.records.task import Action
+from tests.conversation import Conversation, talk
+from tests.parts.ui.conftest import READER, Browser, Site
+from tests.parts.ui.test_pages import Elements
+from tests.samples import group, task
+
+ACTION = Action(name="say", command="/bin/echo", args=["a", "b"])
+OUTSIDE = (
+    ("Origin", "http://evil.example"),
+    ("Origin", "null"),
+    ("Origin", "http://127.0.0.1:1"),  # a service of a task, which gets our cookie as well
+    ("Sec-Fetch-Site", "cross-site"),
+    ("Sec-Fetch-Site", "same-site"),
+    ("X-Nothing", ""),
+)
+
+
+def terminal(page: str) -> dict[str, str | None]:
+    """Return what a page tells its script."""
+    forms = [found for tag, found in Elements(page).found if tag == "form"]
+    return next(one for one in forms if one.get("id") == "terminal-form")
+
+
+def of_browser(browser: Browser, *others: tuple[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a browser: its cookie, and what it says of the page."""
+    cookie = browser.http.cookies.get(COOKIE) or ""
+    said = others or (("Origin", browser.address),)
+    return [(a.encode(), b.encode()) for a, b in (("Cookie", f"{COOKIE}={cookie}"), *said)]
+
+
+async def begin(socket: Conversation, secret: str | None) -> None:
+    """Say what a client says first."""
+    await socket.accepted()
+    await socket.send(TextMessage(data=json.dumps({"version": 1, "auth_token": secret})))
+
+
+Talk = Callable[..., AbstractAsyncContextManager[Conversation]]
+
+
+async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Talk]:
+    """Open the page of a terminal; return its proof, and what opens a conversation as it does."""
+    found = site.cluster.allocations()[0]
+    answer = await browser.get(f"/ui/allocation/{found.id}/terminal{query}")
+    told = terminal(answer.text)
+    address = urlsplit(str(told["data-talk"]))
+    asked = dict(parse_qsl(address.query))
+    if not query:
+        asked |= {"task": "main", "command": json.dumps(["/bin/sh"])}
+
+    def talks(*headers: tuple[str, str], of: Browser = browser) -> Any:
+        return talk(site.address, address.path, headers=of_browser(of, *headers), **asked)
+
+    return str(told["data-proof"]), talks
+
+
+@pytest.fixture
+async def master(site: Site) -> Browser:
+    """Give the browser of somebody who may do everything, beside a job that runs."""
+    await site.run("web", group("g", task("main", actions=[ACTION])))
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    return browser
+
+
+async def test_a_page_opens_a_terminal_with_its_session(site: Site, master: Browser) -> None:
+    proof, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, proof)
+        assert await socket.next() == {"stdout": {"data": "main /bin/sh True"}}
+        await socket.send(TextMessage(data='"typed"'))
+        assert await socket.next() == "typed"
+
+
+async def test_an_action_runs_as_the_job_declares_it(site: Site, master: Browser) -> None:
+    proof, talks = await opened(site, master, "?task=main&action=say")
+    async with talks() as socket:
+        await begin(socket, proof)
+        assert await socket.next() == {"stdout": {"data": "main /bin/echo a b True"}}
+
+
+async def test_a_job_leads_to_its_actions(site: Site, master: Browser) -> None:
+    text = (await master.get("/ui/job/web")).text
+    found = site.cluster.allocations()[0].id
+    assert f"/ui/allocation/{found}/terminal?task=main&amp;action=say" in text
+
+
+async def test_an_action_that_the_job_does_not_declare_is_none(site: Site, master: Browser) -> None:
+    found = site.cluster.allocations()[0].id
+    for query in ("task=main&action=rm", "task=other&action=say"):
+        answer = await master.get(f"/ui/allocation/{found}/terminal?{query}")
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("header", OUTSIDE)
+async def test_a_page_from_elsewhere_is_not_let_through(
+    site: Site, master: Browser, header: tuple[str, str]
+) -> None:
+    _, talks = await opened(site, master)
+    async with talks(header) as socket:
+        assert await socket.next() is None
+        assert socket.refused == 403
+
+
+@pytest.mark.parametrize("proof", ["", "x", None])
+async def test_who_does_not_know_the_proof_of_the_session_gets_nothing(
+    site: Site, master: Browser, proof: str | None
+) -> None:
+    _, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, proof)
+        assert await socket.next() is None
+        assert socket.code is not None
+
+
+async def test_the_proof_of_another_session_is_none(site: Site, master: Browser) -> None:
+    other = site.browser()
+    await other.sign_in(await site.token())
+    proof, _ = await opened(site, other)
+    _, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, proof)
+        assert await socket.next() is None
+        assert (socket.code, socket.reason) == (1011, "Permission denied")
+
+
+async def test_without_a_session_nobody_gets_in(site: Site, master: Browser) -> None:
+    proof, talks = await opened(site, master)
+    for said in (proof, ""):
+        async with talks(of=site.browser()) as socket:
+            await begin(socket, said)
+            assert await socket.next() is None
+            assert socket.reason == "Permission denied"
+
+
+async def test_who_may_only_look_gets_no_terminal(site: Site, master: Browser) -> None:
+    reader = site.browser()
+    await reader.sign_in(await site.token(READER))
+    for query in ("", "?task=main&action=say"):
+        proof, talks = await opened(site, reader, query)
+        async with talks() as socket:
+            await begin(socket, proof)
+            assert await socket.next() is None
+            assert socket.reason == "Permission denied"
+
+
+async def test_the_cookie_opens_no_terminal_but_that_of_a_page(site: Site, master: Browser) -> None:
+    found = site.cluster.allocations()[0].id
+    path = f"/v1/client/allocation/{found}/exec"
+    given = {"task": "main", "command": '["/bin/sh"]'}
+    async with talk(site.address, path, headers=of_browser(master), **given) as socket:
+        assert await socket.next() is None
+        assert socket.reason == "Permission denied"
+
+
+async def test_a_terminal_ends_when_somebody_signs_out(site: Site, master: Browser) -> None:
+    proof, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, proof)
+        await socket.next()
+        await master.send("/ui/sign-out")
+        assert await socket.next() is None
+        assert socket.reason == "Permission denied"
+
+
+@pytest.mark.parametrize("of_page", [True, False])
+async def test_a_terminal_ends_with_the_token(site: Site, master: Browser, of_page: bool) -> None:
+    secret = await site.token()
+    proof, talks = await opened(site, master)
+    if of_page:
+        await master.sign_in(secret)
+        proof, talks = await opened(site, master)
+        said = proof
+    else:
+        said = secret
+    found = site.cluster.allocations()[0].id
+    path = f"/v1/client/allocation/{found}/exec"
+    given = {"task": "main", "command": '["/bin/sh"]', "ws_handshake": "true"}
+    opening = talks() if of_page else talk(site.address, path, **given)
+    async with opening as socket:
+        await begin(socket, said)
+        await socket.next()
+        token = site.parts.tokens.resolve(secret).token
+        await site.cluster.store.write(lambda tx: tokens.remove(tx, token.accessor))
+        assert await socket.next() is None
+        assert socket.reason == "Permission denied"
+
+
+async def test_where_nobody_is_asked_pages_still_say_where_they_come_from(
+    open_site: Site,
+) -> None:
+    await open_site.run("web", group("g", task("main")))
+    proof, talks = await opened(open_site, open_site.browser())
+    async with talks() as socket:
+        await begin(socket, proof)
+        assert await socket.next() is not None
+    async with talks(("Origin", "http://127.0.0.1:1")) as socket:
+        assert await socket.next() is None
+        assert socket.refused == 403

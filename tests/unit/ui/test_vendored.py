@@ -1,0 +1,31 @@
+"""What the web interface takes from others is what stands in `packaging/vendor/packages.toml`."""
+
+import hashlib
+import tomllib
+from pathlib import Path
+
+from daemon.ui.show import HERE
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
+OURS = {"app.js", "live.js", "terminal.js", "style.css", "icon.svg"}
+
+
+def test_each_file_is_what_the_registry_has() -> None:
+    for package in PACKAGES:
+        for name, wanted in package["files"].items():
+            body = (HERE / "static" / name).read_bytes()
+            assert hashlib.sha256(body).hexdigest() == wanted["sha256"], name
+
+
+def test_each_package_comes_with_its_licence() -> None:
+    for package in PACKAGES:
+        texts = [name for name in package["files"] if name.endswith(".txt")]
+        assert len(texts) == 1
+        assert "MIT" in package["licence"]
+        assert "Permission is hereby granted" in (HERE / "static" / texts[0]).read_text()
+
+
+def test_every_file_is_ours_or_stands_there() -> None:
+    theirs = {name for package in PACKAGES for name in package["files"]}
+    assert {one.name for one in (HERE / "static").iterdir()} == OURS | theirs
