@@ -1,6 +1,6 @@
 """Tokens, policies and roles, as the jobs side's clients manage them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -254,15 +254,18 @@ class ExplainRequest(Record, frozen=True, kw_only=True):
     """A question: whether the holder of this token may send this request."""
 
     token: str = ""  # secret or accessor; empty: nobody's
+    policies: list[str] | None = None  # asked about instead: who would have these
     method: str = "GET"
     path: str = ""
 
 
 async def explain_request(request: Request) -> Reply:
-    """Tell which rule allows a request to the holder of a token, or refuses it."""
+    """Tell which rule allows a request to the holder of a token or of policies, or refuses it."""
     body, parts = request.decode(ExplainRequest), request.parts
     if not body.path:
         raise Malformed("Path must name what is requested, for example /v1/jobs")
+    if body.token and body.policies:
+        raise Malformed("Token and Policies are both named: ask about one of them")
 
     def find(db: Snapshot) -> Explanation:
         right = parts.rights.of(
@@ -271,10 +274,20 @@ async def explain_request(request: Request) -> Reply:
         token = parts.tokens.find(db, body.token) or tokens.find(db, body.token)
         if body.token and token is None:
             raise NotFound("ACL token not found")
+        if body.policies:
+            token = _holder(db, body.policies)
         caller = parts.tokens.caller(db, token) if token else parts.tokens.nobody(db)
         return explain(caller, right)
 
     return Reply(body=parts.store.read(find))
+
+
+def _holder(db: Snapshot, names: Iterable[str]) -> Token:
+    """Return a token as one would be that had these policies. Raises `NotFound`."""
+    wanted = tuple(dict.fromkeys(names))
+    if missing := [one for one in wanted if policies.find(db, one) is None]:
+        raise NotFound(f"ACL policy {missing[0]} not found")
+    return Token(accessor="", policies=wanted, created_at=0)
 
 
 # ---- roles -----------------------------------------------------------------------------------

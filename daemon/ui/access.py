@@ -23,7 +23,8 @@ async def overview(visit: Visit) -> Found:
 @page("policy.html")
 async def policy(visit: Visit) -> Found:
     """Show the rules of a policy."""
-    return {"policy": await visit.get(words.address("/v1/acl/policy/", visit["name"]))}
+    found = await visit.get(words.address("/v1/acl/policy/", visit["name"]))
+    return {"policy": found, "tokens": await _or_nothing(visit, "/v1/acl/tokens")}
 
 
 async def _or_nothing(visit: Visit, path: str) -> Any:  # noqa: ANN401  # JSON

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         acts,
         allocation,
         cluster,
+        identity,
         job,
         jobs,
         live,
@@ -28,6 +29,7 @@ else:  # Jinja and all pages are imported when somebody looks
     acts = LateModule("daemon.ui.acts")
     allocation = LateModule("daemon.ui.allocation")
     cluster = LateModule("daemon.ui.cluster")
+    identity = LateModule("daemon.ui.identity")
     job = LateModule("daemon.ui.job")
     jobs = LateModule("daemon.ui.jobs")
     live = LateModule("daemon.ui.live")
@@ -80,6 +82,16 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/variables", variables.change, "POST"),
     Page("/ui/variable/{path}", variables.variable),
     Page("/ui/access", access.overview),
+    Page("/ui/tokens", identity.make_token, "POST"),
+    Page("/ui/token/{accessor}/end", identity.end_token, "POST"),
+    Page("/ui/policies", identity.put_policy, "POST"),
     Page("/ui/policy/{name}", access.policy),
+    Page("/ui/policy/{name}/remove", identity.remove_policy, "POST"),
+    Page("/ui/roles", identity.put_role, "POST"),
+    Page("/ui/role/{role_id}", identity.role),
+    Page("/ui/role/{role_id}/remove", identity.remove_role, "POST"),
+    Page("/ui/explain", identity.explain, "POST"),
+    Page("/ui/method/{path}", identity.method),
+    Page("/ui/method/{path}/explain", identity.explain_login, "POST"),
     Page("/ui/log", cluster.events),
 )

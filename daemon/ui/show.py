@@ -72,12 +72,10 @@ def page(template: str) -> Callable[[Maker], Handler]:
     """Make a page of what finds its content. Who must sign in first is shown the way."""
 
     def with_template(maker: Maker) -> Handler:
+        @telling
         @wraps(maker)
         async def handler(visit: Visit) -> Reply:
-            try:
-                return shown(visit, template, await maker(visit))
-            except StewardError as error:
-                return _failed(visit, error)
+            return shown(visit, template, await maker(visit))
 
         return handler
 
@@ -87,14 +85,25 @@ def page(template: str) -> Callable[[Maker], Handler]:
 def action(doer: Doer) -> Handler:
     """Make what a form does: it returns where the browser goes next."""
 
+    @telling
     @wraps(doer)
     async def handler(visit: Visit) -> Reply:
+        return gone_to(await doer(visit))
+
+    return handler
+
+
+def telling(handler: Handler) -> Handler:
+    """Make a handler that shows what goes wrong in it."""
+
+    @wraps(handler)
+    async def told(visit: Visit) -> Reply:
         try:
-            return gone_to(await doer(visit))
+            return await handler(visit)
         except StewardError as error:
             return _failed(visit, error)
 
-    return handler
+    return told
 
 
 def back(visit: Visit, otherwise: str = PLACE) -> str:

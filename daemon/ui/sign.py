@@ -1,11 +1,12 @@
-"""Signing in, by a token or by a link that works once, and signing out."""
+"""Signing in, by a token, by a link that works once or by an identity of the directory, and out."""
 
 from daemon.acl import onetime
 from daemon.ui import words
+from daemon.ui.identity import LOGIN
 from daemon.ui.show import SIGN_IN, Found, gone_to, page, shown, status_of
 from daemon.web.reply import Reply
 from daemon.web.visits import PLACE, Visit
-from storage.errors import Denied, Malformed, TooOften, UnknownToken
+from storage.errors import Denied, Malformed, NotFound, TooOften, UnknownToken
 
 _UNKNOWN = "There is no token with this secret, or its time is over."
 
@@ -18,12 +19,17 @@ async def form(visit: Visit) -> Found:
 
 async def sign_in(visit: Visit) -> Reply:
     """Begin a session."""
-    target = _next(visit.form.get("next", ""))
+    target, by_login = _next(visit.form.get("next", "")), bool(visit.form.get("jwt"))
     try:
-        await visit.sign_in(await _secret(visit))
-    except (UnknownToken, Denied, Malformed, TooOften) as error:
-        said = str(error) if isinstance(error, Malformed | TooOften) else _UNKNOWN
-        found = {"next": target, "message": said}
+        secret = await _logged_in(visit) if by_login else await _secret(visit)
+        await visit.sign_in(secret, is_own=by_login)
+    except (UnknownToken, Denied, Malformed, NotFound, TooOften) as error:
+        is_told = by_login or isinstance(error, Malformed | TooOften)
+        found = {
+            "next": target,
+            "message": str(error) if is_told else _UNKNOWN,
+            "said": _said(visit),
+        }
         return shown(visit, "sign_in.html", found, status_of(error))
     return gone_to(target)
 
@@ -41,8 +47,25 @@ async def _secret(visit: Visit) -> str:
         raise
 
 
+async def _logged_in(visit: Visit) -> str:
+    """Return the secret of the token for which somebody's identity of the directory stands."""
+    said = {**_said(visit), "jwt": visit.form["jwt"].strip()}
+    place = said.pop("method", "").strip("/")
+    answer = await visit.post(f"/v1/auth/{place}/login", said)
+    secret: str = answer["auth"]["client_token"]
+    return secret
+
+
+def _said(visit: Visit) -> dict[str, str]:
+    """Return what somebody said who logs in, but for what opens something."""
+    fields = ("method", *(name for name in LOGIN if name != "jwt"))
+    return {name: value for name in fields if (value := visit.form.get(name, "").strip())}
+
+
 async def sign_out(visit: Visit) -> Reply:
-    """End the session."""
+    """End the session, and its token if that was made for it."""
+    if visit.session and visit.session.is_own:
+        await visit.ask("POST", "/v1/auth/token/revoke-self")
     visit.sign_out()
     return gone_to(SIGN_IN if visit.asks_for_tokens else PLACE)
 

@@ -23,6 +23,7 @@ class Session(msgspec.Struct):
     token: str  # the secret that it stands for
     proof: str  # what its forms carry, which pages of other sites cannot know
     seen_at: int  # nanoseconds
+    is_own: bool = False  # the token was made for this session: it ends with it
 
 
 class Sessions:
@@ -32,9 +33,9 @@ class Sessions:
         self._new_secret = new_secret
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
-    def begin(self, token: str, now: int) -> Session:
+    def begin(self, token: str, now: int, *, is_own: bool = False) -> Session:
         """Return a new session, never one that was there before: its name is a fresh secret."""
-        made = Session(self._new_secret(), token, self._new_secret(), now)
+        made = Session(self._new_secret(), token, self._new_secret(), now, is_own)
         self._sessions[made.name] = made
         while len(self._sessions) > MOST:
             self._sessions.popitem(last=False)

@@ -140,20 +140,23 @@ class Visit:
             return None
         body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
         if reply.status >= 400:
-            raise _MEANING.get(reply.status, Malformed)(body.decode())
+            raise _MEANING.get(reply.status, Malformed)(_complaint(body, reply.content_type))
         return msgspec.json.decode(body) if reply.content_type == JSON else body.decode()
 
     # ---- signing in
 
-    async def sign_in(self, secret: str) -> None:
-        """Begin a session for who shows the secret of a token. Raises `UnknownToken`, `Malformed`."""
+    async def sign_in(self, secret: str, *, is_own: bool = False) -> None:
+        """Begin a session for who shows the secret of a token. Raises `UnknownToken`, `Malformed`.
+
+        `is_own`: the token was made for this session.
+        """
         parts = self.request.parts
         caller = await parts.tokens.authenticate(secret, self.request.address)
         if not secret or caller.token.uses_left is not None:
             raise Malformed("signing in needs a token that may be used any number of times")
         self._trail.known(caller.token.accessor)
         self.sign_out()
-        self.session = self._sessions.begin(secret, self.now)
+        self.session = self._sessions.begin(secret, self.now, is_own=is_own)
         self._cookie = self.session.name
 
     def sign_out(self) -> None:
@@ -255,6 +258,15 @@ class Pages:
 def _word(value: object) -> str:
     """Return a value as a query has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _complaint(body: bytes, kind: str) -> str:
+    """Return what a refusal says: of a document of the secrets side its errors."""
+    if kind != JSON:
+        return body.decode()
+    said = msgspec.json.decode(body)
+    errors = said.get("errors") if isinstance(said, dict) else None
+    return "; ".join(str(one) for one in errors) if errors else body.decode()
 
 
 def _refusal(visit: Visit, headers: Mapping[str, str]) -> str:

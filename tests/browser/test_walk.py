@@ -65,6 +65,12 @@ async def act(browser: Tab, form: str) -> None:
     await browser.press(f"form[action^='{form}'] button:not(.copy)")
 
 
+async def keep(browser: Tab, picture: str) -> None:
+    """Keep a picture of what is to be seen, when pictures are wanted."""
+    if PICTURES:
+        await browser.picture(Path(PICTURES, f"ui-{picture}.png"))
+
+
 async def until_printed(browser: Tab, text: str) -> None:
     """Return when a text stands in the terminal."""
     await browser.until_text(".xterm-rows", text)
@@ -96,8 +102,7 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
         "document.querySelector('.xterm-rows [style*=\"rgb(1, 200, 3)\"]') !== null"
     )
     await until_printed(browser, "/dev/pts/")
-    if PICTURES:
-        await browser.picture(Path(PICTURES, "ui-terminal.png"))
+    await keep(browser, "terminal")
     await browser.type("exit 3")
     await browser.until_text("#terminal-state", "exit status 3")
 
@@ -120,6 +125,29 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
     await act(browser, "/ui/job/clock/stop")
     await browser.until_text("#head", "stopped")
     await browser.until("!document.querySelector('#allocations').textContent.includes('running')")
+    assert browser.faults == []
+
+
+async def test_rights_are_given_and_explained(browser: Tab, steward: Steward) -> None:
+    await sign_in(browser, steward)
+    await browser.open(f"{steward.address}/ui/access")
+    await browser.click("#policies > details summary")
+    await browser.write("#policies input[name=name]", "lookers")
+    await browser.press("form[action='/ui/policies'] button.main")
+    assert await browser.value("location.pathname") == "/ui/policy/lookers"
+    await browser.write("#explain input[name=path]", "/v1/jobs")
+    await browser.press("#explain button")
+    await browser.until_text("h1", "allowed")
+
+    await browser.open(f"{steward.address}/ui/access")
+    await browser.click("#tokens > details summary")
+    await browser.write("#tokens input[name=name]", "robot")
+    await browser.click("#tokens input[name='policy.lookers']")
+    await keep(browser, "access")
+    await browser.press("form[action='/ui/tokens'] button.main")
+    secret = await browser.value("document.getElementById('secret').textContent")
+    steward.token = secret
+    assert await steward.get("/v1/jobs") == []
     assert browser.faults == []
 
 

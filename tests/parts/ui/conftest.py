@@ -16,6 +16,7 @@ from daemon.acl.tokens import Tokens
 from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
 from daemon.config import Config
+from daemon.identity.door import Door
 from daemon.parts import Line
 from daemon.ui.routes import PAGES
 from daemon.web.connections import Listener
@@ -141,13 +142,34 @@ class Site:
         await self.cluster.run_all()
 
 
-async def _site(store: Store, tmp_path: Path, *, asks: bool) -> AsyncIterator[Site]:
+@pytest.fixture
+async def master(site: Site) -> Browser:
+    """Give the browser of somebody who may do everything."""
+    browser = site.browser()
+    await browser.sign_in(await site.token())
+    return browser
+
+
+@pytest.fixture
+async def reader(site: Site) -> Browser:
+    """Give the browser of somebody who may look and do nothing."""
+    browser = site.browser()
+    await browser.sign_in(await site.token(READER))
+    return browser
+
+
+async def opened(
+    store: Store, tmp_path: Path, *, asks: bool, door: Door | None = None
+) -> AsyncIterator[Site]:
+    """Run the web interface; `door`: to login methods."""
     cluster = Cluster(store)
     attributes = node().attributes | {"driver.raw_exec.unenforced.isolation": "none here"}
     await cluster.join(msgspec.structs.replace(node(), id=NODE, attributes=attributes))
     with listen("127.0.0.1", 0) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         site = Site(cluster, address, asks=asks, config=Config(data_dir=tmp_path))
+        if door is not None:
+            site.parts = msgspec.structs.replace(site.parts, door=door)
         async with open_web(site.parts, ROUTES, ENDPOINTS, [_plain(listener)], PAGES):
             yield site
             for one in site.browsers:
@@ -161,12 +183,12 @@ def _plain(listener: socket.socket) -> Listener:
 @pytest.fixture
 async def site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
     """Run one that asks for tokens."""
-    async for one in _site(store, tmp_path, asks=True):
+    async for one in opened(store, tmp_path, asks=True):
         yield one
 
 
 @pytest.fixture
 async def open_site(store: Store, tmp_path: Path) -> AsyncIterator[Site]:
     """Run one where everybody may do everything."""
-    async for one in _site(store, tmp_path, asks=False):
+    async for one in opened(store, tmp_path, asks=False):
         yield one

@@ -53,11 +53,18 @@ async def filled(site: Site, job_id: str = "web") -> dict[str, str]:
         "eval_id": allocation.eval_id,
         "node_id": allocation.node_id,
         "name": "style.css",
+        "role_id": "none",
     }
 
 
-# No runner has made a directory; where nobody is asked for a token there are no policies.
-MISSING = {"/ui/allocation/{alloc_id}/files": 404, "/ui/policy/{name}": 400}
+# No runner has made a directory; where nobody is asked for a token there are no policies; nobody
+# has enabled a login method.
+MISSING = {
+    "/ui/allocation/{alloc_id}/files": 404,
+    "/ui/policy/{name}": 400,
+    "/ui/role/{role_id}": 400,
+    "/ui/method/{path}": 404,
+}
 # Streams and files of tasks are no pages.
 NO_PAGE = {"/ui/events", "/ui/allocation/{alloc_id}/log", "/ui/allocation/{alloc_id}/file"}
 SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]

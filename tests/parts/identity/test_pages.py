@@ -1,0 +1,95 @@
+"""Signing in at the web interface with an identity of the directory, and why that works or does not."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from daemon.identity.door import Door
+from storage.queries import tokens
+from storage.store import Store
+from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
+from tests.parts.ui.conftest import Browser, Site, opened
+
+
+@pytest.fixture
+async def site(store: Store, tmp_path: Path, login: Login) -> AsyncIterator[Site]:
+    """Run one with a login method, whose directory knows what tests mint."""
+    door = Door()
+    door.open(login.methods)
+    async for one in opened(store, tmp_path, asks=True, door=door):
+        yield one
+
+
+async def log_in(browser: Browser, jwt: str, **fields: str) -> httpx.Response:
+    given = {"role": "dev", "method": "cloudid", "jwt": jwt, **fields}
+    return await browser.send("/ui/sign-in", None, **given)
+
+
+def of_logins(site: Site) -> list[str]:
+    """Return who has a token by a login."""
+    found = site.cluster.store.read(tokens.every)
+    return [one.name for one in found if one.path == "auth/cloudid/login"]
+
+
+async def test_an_identity_of_the_directory_signs_in(site: Site, cloud: Cloud) -> None:
+    browser = site.browser()
+    answer = await log_in(browser, cloud.mint(), next="/ui/access")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/ui/access")
+    assert f"cloudid-{PRINCIPAL}" in (await browser.get("/ui/access")).text
+
+
+async def test_the_token_of_a_login_ends_when_its_session_does(site: Site, cloud: Cloud) -> None:
+    browser = site.browser()
+    await log_in(browser, cloud.mint())
+    assert of_logins(site) == [f"cloudid-{PRINCIPAL}"]
+    await browser.send("/ui/sign-out")
+    assert of_logins(site) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"role": "other"}, {"method": "none"}, {"method": "../token"}, {"role": ""}]
+)
+async def test_what_the_method_refuses_opens_nothing(
+    site: Site, cloud: Cloud, fields: dict[str, str]
+) -> None:
+    browser, jwt = site.browser(), cloud.mint()
+    answer = await log_in(browser, jwt, **fields)
+    assert answer.status_code in (400, 403, 404)
+    assert 'role="alert"' in answer.text
+    assert jwt not in answer.text
+    assert (await browser.get("/ui/")).status_code == 303
+
+
+async def test_a_token_that_the_directory_has_not_signed_opens_nothing(
+    site: Site, cloud: Cloud
+) -> None:
+    browser = site.browser()
+    head, body, _ = cloud.mint().split(".")
+    assert (await log_in(browser, f"{head}.{body}.AAAA")).status_code in (400, 403)
+    assert (await browser.get("/ui/")).status_code == 303
+    assert of_logins(site) == []
+
+
+async def test_a_login_is_explained_rule_by_rule_and_lets_nobody_in(
+    site: Site, cloud: Cloud, login: Login
+) -> None:
+    await login.role("narrow", bound_service_principal_ids="someone-else")
+    master = site.browser()
+    await master.sign_in(await site.token())
+    jwt = cloud.mint()
+    for role, word in (("dev", "is-accepted"), ("narrow", "is-refused")):
+        answer = await master.send("/ui/method/cloudid/explain", None, role=role, jwt=jwt)
+        head = answer.text.partition("A login as")[2].partition("</h2>")[0]
+        assert word in head
+        assert jwt not in answer.text
+    assert of_logins(site) == []
+
+
+async def test_a_method_shows_its_roles_and_settings_without_its_secret(site: Site) -> None:
+    master = site.browser()
+    await master.sign_in(await site.token())
+    text = (await master.get("/ui/method/cloudid")).text
+    assert PRINCIPAL in text
+    assert "fake-client-secret-1" not in text
