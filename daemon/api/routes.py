@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         pools,
         search,
         services,
+        settings,
         snapshot,
         statuses,
         upkeep,
@@ -93,6 +94,7 @@ else:  # each is imported when it is first asked for something
     pools = LateModule("daemon.api.cluster.pools")
     search = LateModule("daemon.api.cluster.search")
     services = LateModule("daemon.api.cluster.services")
+    settings = LateModule("daemon.api.cluster.settings")
     snapshot = LateModule("daemon.api.cluster.snapshot")
     statuses = LateModule("daemon.api.cluster.statuses")
     upkeep = LateModule("daemon.api.cluster.upkeep")
@@ -338,6 +340,7 @@ ROUTES: tuple[Route, ...] = (
     Stream("/v1/event/stream", events.stream, KNOWN),
     Stream("/v1/metrics", metrics.show, ANYONE),
     Read("/v1/agent/self", agent.self_, AGENT_READ),
+    Read("/v1/agent/settings", settings.index, AGENT_READ),
     Read("/v1/agent/health", agent.health, ANYONE),
     Read("/v1/agent/members", agent.members, NODE_READ),
     Read("/v1/agent/servers", agent.servers, AGENT_READ),

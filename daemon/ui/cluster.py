@@ -79,6 +79,15 @@ async def evaluation(visit: Visit) -> Found:
     return {"evaluation": found, "placed": placed, "follow": found["ID"]}
 
 
+@page("settings.html")
+async def settings(visit: Visit) -> Found:
+    """Show how the daemon is set up, and what it holds tasks to."""
+    return {
+        "settings": await visit.get("/v1/agent/settings"),
+        "nodes": await visit.get("/v1/nodes"),
+    }
+
+
 @page("events.html")
 async def events(visit: Visit) -> Found:
     """Show what changes, while it changes; the page's script asks for the events."""

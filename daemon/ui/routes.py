@@ -94,4 +94,5 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/method/{path}", identity.method),
     Page("/ui/method/{path}/explain", identity.explain_login, "POST"),
     Page("/ui/log", cluster.events),
+    Page("/ui/settings", cluster.settings),
 )

@@ -105,6 +105,7 @@ async def see(browser: Tab, steward: Steward, path: str, picture: str = "") -> N
     assert await browser.value("document.querySelector('[role=alert]') === null")
     if picture and PICTURES:
         await browser.until(
+            "document.body.dataset.follow === '' || "
             "!['', 'not connected'].includes(document.getElementById('live').textContent)"
         )
         await browser.picture(Path(PICTURES, f"ui-{picture}.png"))
@@ -139,6 +140,7 @@ async def test_every_page_is_whole(browser: Tab, filled: Steward) -> None:
     await browser.until_text("#log", "GET /index.html 200")
     await see(browser, filled, f"node/{node['ID']}")
     await see(browser, filled, f"evaluation/{alloc['EvalID']}")
+    await see(browser, filled, "settings", "settings")
     lists = ("services", "nodes", "evaluations", "variables", "access")
     for path in (*lists, "run", "run?job=web", "sign-in"):
         await see(browser, filled, path)

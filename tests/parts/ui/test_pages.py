@@ -141,6 +141,12 @@ async def test_what_waits_is_told_with_its_reason(open_site: Site) -> None:
     assert "1 node has too little memory" in text
 
 
+async def test_settings_are_shown_beside_the_limits_of_drivers(open_site: Site) -> None:
+    text = (await open_site.browser().get("/ui/settings")).text
+    assert "retention_events" in text
+    assert '<th scope="row">raw_exec</th>' in text
+
+
 async def test_what_does_not_exist_is_told(open_site: Site) -> None:
     answer = await open_site.browser().get("/ui/job/nothing")
     assert answer.status_code == 404
