@@ -155,7 +155,13 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     statuses.index: Contract(
         takes=statuses.JobStatusesRequest,
         gives=list[JobStatusLine],
-        query={**_LISTING, "include_children": FLAG},
+        query={
+            **_LISTING,
+            "include_children": FLAG,
+            "contains": TEXT,
+            "type": TEXT,
+            "status": TEXT,
+        },
     ),
     history.list_versions: Contract(
         gives=Versions,

@@ -70,18 +70,31 @@ class Change(NamedTuple):
 
 
 _BY_CHANGE = "SELECT modify_index, namespace, id FROM jobs"
+_CHANGE_FILTERS = {
+    **_STUB_FILTERS,
+    "kind": "type = :kind",
+    "status": "status = :status",
+    "parent_id": "parent_id = ''",
+}
 
 
 def by_change(
-    db: Snapshot, namespace: str, prefix: str = "", *, children: bool = False
+    db: Snapshot,
+    namespace: str,
+    prefix: str = "",
+    *,
+    kind: str = "",
+    status: str = "",
+    children: bool = False,
 ) -> list[Change]:
-    """Return the jobs whose id begins with `prefix`, oldest change first, or only those without parent."""
-    values = {"namespace": namespace, "prefix": prefix}
+    """Return jobs, oldest change first, or only those without parent.
+
+    Those whose id begins with `prefix`, of one kind and one status if these are given.
+    """
+    values = {"namespace": namespace, "prefix": prefix, "kind": kind, "status": status}
     given = {name: value for name, value in values.items() if value and value != "*"}
-    filters, chosen = _STUB_FILTERS, dict(given)
-    if not children:
-        filters, chosen = {**filters, "parent_id": "parent_id = ''"}, {**given, "parent_id": ""}
-    sql = selection(_BY_CHANGE, filters, chosen, "modify_index, namespace, id")
+    chosen = given if children else {**given, "parent_id": ""}
+    sql = selection(_BY_CHANGE, _CHANGE_FILTERS, chosen, "modify_index, namespace, id")
     return [Change(*row) for row in db.all(sql, given)]
 
 

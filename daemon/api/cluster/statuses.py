@@ -62,7 +62,16 @@ def _all(request: Request, db: Snapshot) -> list[job_listings.Change]:
         children = query.flag("include_children")
     except BadParameter as error:
         raise Malformed(str(error)) from None
-    return job_listings.by_change(db, request.namespace, query.text("prefix"), children=children)
+    found = job_listings.by_change(
+        db,
+        request.namespace,
+        query.text("prefix"),
+        kind=query.text("type"),
+        status=query.text("status"),
+        children=children,
+    )
+    part = query.text("contains").casefold()
+    return [row for row in found if part in row.id.casefold()] if part else found
 
 
 def _named(request: Request, db: Snapshot) -> list[job_listings.Change]:

@@ -1,6 +1,8 @@
 """Every page, on what a store holds; and nothing in a page but what its template says."""
 
+import gzip
 import re
+from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -8,12 +10,18 @@ import pytest
 import trio
 
 from daemon.ui.routes import PAGES
+from storage.queries import job_status, jobs
 from storage.records.allocation import ClientStatus
 from storage.records.task import Resources, Service
+from storage.writer import Transaction
 from tests.parts.ui.conftest import Site
 from tests.samples import group, job, task
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
+
+
+LINKED = re.compile(r'<td><a href="/ui/job/[^"]*">([^<]*)</a>')  # a job in a list
+LOADED = ("/ui/static/app.js", "/ui/static/live.js", "/ui/static/style.css", "/ui/static/icon.svg")
 
 
 class Elements(HTMLParser):
@@ -118,6 +126,46 @@ async def test_a_search_finds_jobs_by_a_part_of_their_name(open_site: Site) -> N
         await open_site.cluster.register(job(name))
     text = (await open_site.browser().get("/ui/jobs?search=EB.FR")).text
     assert ("web.front" in text, "webxfront" in text, ">other<" in text) == (True, False, False)
+
+
+@pytest.mark.parametrize("search", ["web.a", "WEB.A", ' "', "`", "\\", "(", "ü", '" or ID != "'])
+async def test_a_search_is_for_the_text_itself(open_site: Site, search: str) -> None:
+    for name in (f"x{search.strip()}y", "other"):
+        await open_site.cluster.register(job(name))
+    answer = await open_site.browser().http.get("/ui/jobs", params={"search": search})
+    assert [unescape(one) for one in LINKED.findall(answer.text)] == [f"x{search.strip()}y"]
+
+
+async def test_a_type_and_a_status_are_chosen_and_what_is_none_is_passed_over(
+    open_site: Site,
+) -> None:
+    await open_site.cluster.register(job("one", type="batch"))
+    await open_site.cluster.register(job("two"))
+    for query, found in (
+        ("type=batch", ["one"]),
+        ("type=batch&status=dead", []),
+        ("type=service&status=pending", ["two"]),
+        ('type=x" or "&status=nothing', ["two", "one"]),
+    ):
+        text = (await open_site.browser().get(f"/ui/jobs?{query}")).text
+        assert LINKED.findall(text) == found
+
+
+async def test_five_thousand_jobs_make_no_heavier_page(open_site: Site) -> None:
+    def work(tx: Transaction) -> None:
+        for number in range(5000):
+            stored = jobs.append_version(tx, job(f"job-{number:04}"))
+            job_status.settle(tx, stored.namespace, stored.id)
+
+    await open_site.cluster.store.write(work)
+    browser = open_site.browser()
+    answer = await browser.get("/ui/jobs")
+    assert len(LINKED.findall(answer.text)) == 50
+    weight = sum([len(gzip.compress((await browser.get(one)).content)) for one in LOADED])
+    assert weight + len(gzip.compress(answer.content)) < 150_000
+    assert LINKED.findall((await browser.get("/ui/jobs?search=B-12&type=service")).text)
+    found = LINKED.findall((await browser.get("/ui/jobs?search=JOB-4321")).text)
+    assert found == ["job-4321"]
 
 
 async def test_a_long_list_has_pages(open_site: Site) -> None:

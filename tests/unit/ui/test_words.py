@@ -4,13 +4,9 @@ from typing import Any
 
 import pytest
 
-from daemon.jobspec.filter import compile_filter
 from daemon.ui import words
-from daemon.ui.jobs import chosen
 from storage.records.base import HOUR, MINUTE, SECOND
-from storage.records.codec import encode, parse
-from storage.records.job import Job
-from tests.samples import NOW, job
+from tests.samples import NOW
 
 
 @pytest.mark.parametrize(
@@ -90,15 +86,3 @@ def line(*statuses: str, **fields: Any) -> dict[str, Any]:
 )
 def test_a_job_is_told_in_one_word(given: dict[str, Any], state: str) -> None:
     assert words.job_state(given) == state
-
-
-@pytest.mark.parametrize("search", ["web.a", "WEB.A", ' "', "`", "\\", "(", "ü", '" or ID != "'])
-def test_a_search_is_for_the_text_itself(search: str) -> None:
-    matches = compile_filter(chosen(search, "", ""), Job)
-    documents = [parse(encode(job(name))) for name in (f"x{search.strip()}y", "other")]
-    assert [matches(one) for one in documents] == [True, False]
-
-
-def test_a_choice_that_is_none_is_passed_over() -> None:
-    assert chosen("", 'x" or "', "nothing") == ""
-    assert chosen("", "batch", "dead") == 'Type == "batch" and Status == "dead"'
