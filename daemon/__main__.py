@@ -2,6 +2,10 @@
 
 import gc
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from daemon.cli.parser import CommandLine
 
 
 def main() -> None:
@@ -14,6 +18,11 @@ def main() -> None:
         from daemon.agent import start
 
         start(arguments[1:])
+    command_line().main(arguments, prog_name="steward")
+
+
+def command_line() -> "CommandLine":
+    """Return the whole tree of commands, with those that other parts than the command line have."""
     from daemon.cli.parser import cli
 
     # By name: a short command has no time to import the daemon.
@@ -21,7 +30,7 @@ def main() -> None:
     cli.add_lazily("install", "daemon.installation:install_command")
     cli.add_lazily("operator", "daemon.operator:operator")
     cli.add_lazily("uninstall", "daemon.installation:uninstall_command")
-    cli.main(arguments, prog_name="steward")
+    return cli
 
 
 def two_dashes(arguments: list[str]) -> list[str]:

@@ -42,6 +42,8 @@ def agent(file: Path | None, node_meta: tuple[str, ...], **flags: object) -> Non
     """Run the daemon in the foreground.
 
     Settings come from a file, then STEWARD_... variables, then these options; the later win.
+
+    Example: steward agent --dev
     """
     from daemon.main import EXIT_CONFIG, run
 

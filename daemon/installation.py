@@ -23,7 +23,10 @@ Systemctl = Callable[[str, str], None]  # what to do, and to which unit; may be 
 @click.command("install")
 @click.option("--now", is_flag=True, help="Start it as well.")
 def install_command(*, now: bool) -> None:
-    """Set this program up as a service that starts with the machine."""
+    """Set this program up as a service that starts with the machine.
+
+    Example: steward install --now
+    """
     _check_machine()
     for line in install(UNIT, program(sys.argv[0], os.environ), _systemctl, now=now):
         click.echo(line)
@@ -31,7 +34,10 @@ def install_command(*, now: bool) -> None:
 
 @click.command("uninstall")
 def uninstall_command() -> None:
-    """Stop the service and take it away; data, settings and running tasks stay."""
+    """Stop the service and take it away; data, settings and running tasks stay.
+
+    Example: steward uninstall
+    """
     _check_machine()
     for line in uninstall(UNIT, _systemctl):
         click.echo(line)

@@ -50,7 +50,10 @@ def snapshot() -> None:
 @_DATA_DIR
 @_JSON
 def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
-    """Write a snapshot of the store to FILE; the daemon may go on working."""
+    """Write a snapshot of the store to FILE; the daemon may go on working.
+
+    Example: steward operator snapshot save monday.snap
+    """
     _report(lambda: save(_directory(data_dir), file), f"saved {file}", as_json=as_json)
 
 
@@ -58,7 +61,10 @@ def save_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
 @_FILE
 @_JSON
 def inspect_command(file: Path, *, as_json: bool) -> None:
-    """Check the snapshot FILE and show what is in it."""
+    """Check the snapshot FILE and show what is in it.
+
+    Example: steward operator snapshot inspect monday.snap
+    """
     _report(lambda: _inspect(file), f"{file} is sound", as_json=as_json)
 
 
@@ -67,7 +73,10 @@ def inspect_command(file: Path, *, as_json: bool) -> None:
 @_DATA_DIR
 @_JSON
 def restore_command(file: Path, data_dir: Path | None, *, as_json: bool) -> None:
-    """Put the snapshot FILE in the place of the store; the daemon must not be running."""
+    """Put the snapshot FILE in the place of the store; the daemon must not be running.
+
+    Example: steward operator snapshot restore monday.snap
+    """
     _report(lambda: _restore(file, _directory(data_dir)), f"restored {file}", as_json=as_json)
 
 
@@ -78,6 +87,8 @@ def drill_command(file: Path, *, as_json: bool) -> None:
     """Prove that the snapshot FILE is of use: restore it beside FILE, check all of it, remove it.
 
     The store and the daemon have no part in it.
+
+    Example: steward operator snapshot drill monday.snap
     """
     _report(
         lambda: _drill(file), f"{file} can be restored, and all in it is sound", as_json=as_json
@@ -86,16 +97,22 @@ def drill_command(file: Path, *, as_json: bool) -> None:
 
 @operator.command(name="check")
 @_DATA_DIR
-def check_command(data_dir: Path | None) -> None:
+@_JSON
+def check_command(data_dir: Path | None, *, as_json: bool) -> None:
     """Check that the store is sound and everything in it consistent; the daemon may go on working.
 
     The exit status is 1 when something is wrong.
+
+    Example: steward operator check
     """
     try:
         faults = check(_directory(data_dir))
     except StewardError as error:
         click.echo(f"steward: {error}", err=True)
         sys.exit(1)
+    if as_json:
+        click.echo(msgspec.json.encode({"Faults": faults}))
+        sys.exit(1 if faults else 0)
     for fault in faults:
         click.echo(fault)
     if faults:
@@ -121,6 +138,8 @@ def rekey(
 
     Unless told otherwise, a new key takes the place of the old one in its file. Snapshots that
     were saved before need the old key.
+
+    Example: steward operator rekey --new-key-file /root/new.key
     """
     from daemon.rekey import replace_key
 

@@ -1,17 +1,15 @@
-"""Which Steward this is."""
+"""Which Steward this is. The build takes the version from here: nothing is looked up at a start."""
 
-import json
 from collections.abc import Mapping
-from importlib import metadata, resources
 
-VERSION = metadata.version("steward")
+VERSION = "0.1.0"
 
 
-def _build() -> Mapping[str, str]:
+def build() -> Mapping[str, str]:
     """Return what packaging/build has noted: `Commit` and `Built`; nothing elsewhere."""
+    import json  # asked for seldom
+    from importlib import resources
+
     note = resources.files("daemon").joinpath("build.json")
     found: Mapping[str, str] = json.loads(note.read_text()) if note.is_file() else {}
     return found
-
-
-BUILD = _build()

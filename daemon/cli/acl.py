@@ -39,7 +39,10 @@ def read_text(source: str) -> str:
 @shown
 @connected
 def bootstrap(client: Client, screen: Screen, file: str) -> None:
-    """Make the first management token; FILE (-: standard input) holds its secret, a UUID."""
+    """Make the first management token; FILE (-: standard input) holds its secret, a UUID.
+
+    Example: steward acl bootstrap first-secret.txt
+    """
     body = {"BootstrapSecret": read_text(file).strip()} if file else None
     _show_token(screen, client.send("POST", "/v1/acl/bootstrap", body))
 
@@ -54,17 +57,23 @@ def bootstrap(client: Client, screen: Screen, file: str) -> None:
 @shown
 @connected
 def policy_apply(client: Client, screen: Screen, name: str, file: str, *, description: str) -> None:
-    """Make the policy NAME, or change it, from the rules in FILE (-: standard input)."""
+    """Make the policy NAME, or change it, from the rules in FILE (-: standard input).
+
+    Example: steward acl policy apply deploy deploy.hcl
+    """
     body = {"Name": name, "Description": description, "Rules": read_text(file)}
     client.send("POST", f"/v1/acl/policy/{segment(name)}", body)
-    screen.line(f"policy {name} is written")
+    screen.told(f"policy {name} is written")
 
 
 @click.command()
 @shown
 @connected
 def policy_list(client: Client, screen: Screen) -> None:
-    """List the policies."""
+    """List the policies.
+
+    Example: steward acl policy list
+    """
     answer = client.read("/v1/acl/policies")
     if screen.wants_document:
         screen.document(answer.body)
@@ -78,7 +87,10 @@ def policy_list(client: Client, screen: Screen) -> None:
 @shown
 @connected
 def policy_info(client: Client, screen: Screen, name: str) -> None:
-    """Show the policy NAME."""
+    """Show the policy NAME.
+
+    Example: steward acl policy info deploy
+    """
     answer = client.read(f"/v1/acl/policy/{segment(name)}")
     if screen.wants_document:
         screen.document(answer.body)
@@ -94,9 +106,12 @@ def policy_info(client: Client, screen: Screen, name: str) -> None:
 @shown
 @connected
 def policy_delete(client: Client, screen: Screen, name: str) -> None:
-    """Remove the policy NAME."""
+    """Remove the policy NAME.
+
+    Example: steward acl policy delete deploy
+    """
     client.send("DELETE", f"/v1/acl/policy/{segment(name)}")
-    screen.line(f"policy {name} is gone")
+    screen.told(f"policy {name} is gone")
 
 
 # ---- tokens ----------------------------------------------------------------------------------
@@ -124,7 +139,10 @@ def token_create(  # what a token is made of
     roles: Sequence[str],
     role_ids: Sequence[str],
 ) -> None:
-    """Make a token; its secret is shown this once."""
+    """Make a token; its secret is shown this once.
+
+    Example: steward acl token create -name ci -policy deploy -ttl 8h
+    """
     body = {"Name": name, "Type": kind, "Global": is_global, "Policies": list(policies)}
     links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
     answer = client.send("POST", "/v1/acl/token", {**body, "Roles": links, "ExpirationTTL": ttl})
@@ -135,7 +153,10 @@ def token_create(  # what a token is made of
 @shown
 @connected
 def token_list(client: Client, screen: Screen) -> None:
-    """List the tokens of both APIs."""
+    """List the tokens of both APIs.
+
+    Example: steward acl token list
+    """
     answer = client.read("/v1/acl/tokens")
     if screen.wants_document:
         screen.document(answer.body)
@@ -160,7 +181,10 @@ def token_list(client: Client, screen: Screen) -> None:
 @shown
 @connected
 def token_info(client: Client, screen: Screen, accessor: str) -> None:
-    """Show the token of ACCESSOR."""
+    """Show the token of ACCESSOR.
+
+    Example: steward acl token info 2f0d1c3a
+    """
     _show_token(screen, client.read(f"/v1/acl/token/{segment(accessor)}"))
 
 
@@ -168,7 +192,10 @@ def token_info(client: Client, screen: Screen, accessor: str) -> None:
 @shown
 @connected
 def token_self(client: Client, screen: Screen) -> None:
-    """Show the token that is used."""
+    """Show the token that is used.
+
+    Example: steward acl token self -t .Policies
+    """
     _show_token(screen, client.read("/v1/acl/token/self"))
 
 
@@ -190,7 +217,10 @@ def token_update(
     roles: Sequence[str],
     role_ids: Sequence[str],
 ) -> None:
-    """Change the token of ACCESSOR; what is not named stays."""
+    """Change the token of ACCESSOR; what is not named stays.
+
+    Example: steward acl token update 2f0d1c3a -name ci-of-web
+    """
     path = f"/v1/acl/token/{segment(accessor)}"
     before = client.fetch(path, WholeToken)
     links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
@@ -211,9 +241,12 @@ def token_update(
 @shown
 @connected
 def token_delete(client: Client, screen: Screen, accessor: str) -> None:
-    """End the token of ACCESSOR."""
+    """End the token of ACCESSOR.
+
+    Example: steward acl token delete 2f0d1c3a
+    """
     client.send("DELETE", f"/v1/acl/token/{segment(accessor)}")
-    screen.line(f"token {accessor} has ended")
+    screen.told(f"token {accessor} has ended")
 
 
 def _show_token(screen: Screen, answer: Answer) -> None:
@@ -248,7 +281,10 @@ def _show_token(screen: Screen, answer: Answer) -> None:
 def role_create(
     client: Client, screen: Screen, *, name: str, description: str, policies: Sequence[str]
 ) -> None:
-    """Make a role: a name for a set of policies."""
+    """Make a role: a name for a set of policies.
+
+    Example: steward acl role create -name operators -policy deploy
+    """
     links = [{"Name": one} for one in policies]
     body = {"Name": name, "Description": description, "Policies": links}
     _show_role(screen, client.send("POST", "/v1/acl/role", body))
@@ -270,7 +306,10 @@ def role_update(
     description: str,
     policies: Sequence[str],
 ) -> None:
-    """Change the role with the id or name ROLE; what is not named stays."""
+    """Change the role with the id or name ROLE; what is not named stays.
+
+    Example: steward acl role update operators -policy deploy
+    """
     before = _find_role(client, role_id).decode(AclRole)
     body = {
         "ID": before.id,
@@ -285,7 +324,10 @@ def role_update(
 @shown
 @connected
 def role_list(client: Client, screen: Screen) -> None:
-    """List the roles."""
+    """List the roles.
+
+    Example: steward acl role list
+    """
     answer = client.read("/v1/acl/roles")
     if screen.wants_document:
         screen.document(answer.body)
@@ -302,7 +344,10 @@ def role_list(client: Client, screen: Screen) -> None:
 @shown
 @connected
 def role_info(client: Client, screen: Screen, role_id: str) -> None:
-    """Show the role with the id or name ROLE."""
+    """Show the role with the id or name ROLE.
+
+    Example: steward acl role info operators
+    """
     _show_role(screen, _find_role(client, role_id))
 
 
@@ -311,10 +356,13 @@ def role_info(client: Client, screen: Screen, role_id: str) -> None:
 @shown
 @connected
 def role_delete(client: Client, screen: Screen, role_id: str) -> None:
-    """Remove the role with the id or name ROLE."""
+    """Remove the role with the id or name ROLE.
+
+    Example: steward acl role delete operators
+    """
     found = _find_role(client, role_id).decode(AclRole)
     client.send("DELETE", f"/v1/acl/role/{segment(found.id)}")
-    screen.line(f"role {found.name} is gone")
+    screen.told(f"role {found.name} is gone")
 
 
 _ID_LENGTH = 36

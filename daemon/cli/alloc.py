@@ -26,7 +26,10 @@ from storage.records.service import CheckResult
 @shown
 @connected
 def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool) -> None:
-    """List the allocations, or show ALLOCATION; the beginning of its identifier is enough."""
+    """List the allocations, or show ALLOCATION; the beginning of its identifier is enough.
+
+    Example: steward alloc status 5d3c9a12
+    """
     if alloc_id is None:
         _list(client, screen)
         return
@@ -48,7 +51,10 @@ def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool)
 @shown
 @connected
 def checks(client: Client, screen: Screen, alloc_id: str) -> None:
-    """Show what the checks of the services of ALLOCATION found last."""
+    """Show what the checks of the services of ALLOCATION found last.
+
+    Example: steward alloc checks 5d3c9a12
+    """
     allocation = resolve.allocation(client, alloc_id)
     answer = client.read(f"/v1/client/allocation/{segment(allocation.id)}/checks")
     if screen.wants_document:

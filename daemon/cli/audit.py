@@ -37,7 +37,10 @@ def audit(
     count: int,
     **texts: str,
 ) -> None:
-    """List requests that changed something, or were refused, newest first."""
+    """List requests that changed something, or were refused, newest first.
+
+    Example: steward operator audit -refused -since 1h
+    """
     answer = client.read(
         "/v1/operator/audit",
         **texts,

@@ -30,7 +30,10 @@ def _about_tokens(command: Command) -> Command:
 @shown
 @connected
 def index(client: Client, screen: Screen) -> None:
-    """List the login methods by path."""
+    """List the login methods by path.
+
+    Example: steward auth list
+    """
     answer = client.read("/v1/sys/auth")
     if screen.wants_document:
         screen.document(answer.body)
@@ -48,34 +51,54 @@ def index(client: Client, screen: Screen) -> None:
 @click.argument("kind", metavar="TYPE")
 @click.option("--path", default="", help="Where it is [default: TYPE].")
 @_about_tokens
+@shown
 @connected
-def enable(client: Client, kind: str, *, path: str, description: str | None, **config: str) -> None:
-    """Enable a login method of TYPE."""
+def enable(
+    client: Client,
+    screen: Screen,
+    kind: str,
+    *,
+    path: str,
+    description: str | None,
+    **config: str,
+) -> None:
+    """Enable a login method of TYPE.
+
+    Example: steward auth enable -description "Machines" cloudid
+    """
     place = (path or kind).strip("/")
     body = {"type": kind, "description": description or "", "config": _said(config)}
     client.send("POST", address(f"sys/auth/{place}"), body)
-    click.echo(f"{kind} is enabled at {place}/")
+    screen.told(f"{kind} is enabled at {place}/")
 
 
 @click.command()
 @click.argument("path")
 @_about_tokens
+@shown
 @connected
-def tune(client: Client, path: str, **changes: str) -> None:
-    """Change what the login method at PATH says about its tokens."""
+def tune(client: Client, screen: Screen, path: str, **changes: str) -> None:
+    """Change what the login method at PATH says about its tokens.
+
+    Example: steward auth tune -default-lease-ttl 1h cloudid
+    """
     if not (said := _said(changes)):
         raise click.UsageError("say what is to be changed")
     client.send("POST", address(f"sys/auth/{path.strip('/')}/tune"), said)
-    click.echo(f"{path.strip('/')}/ is tuned")
+    screen.told(f"{path.strip('/')}/ is tuned")
 
 
 @click.command()
 @click.argument("path")
+@shown
 @connected
-def disable(client: Client, path: str) -> None:
-    """Disable the login method at PATH, and end every token that it has issued."""
+def disable(client: Client, screen: Screen, path: str) -> None:
+    """Disable the login method at PATH, and end every token that it has issued.
+
+    Example: steward auth disable cloudid
+    """
     client.send("DELETE", address(f"sys/auth/{path.strip('/')}"))
-    click.echo(f"{path.strip('/')}/ is disabled")
+    screen.told(f"{path.strip('/')}/ is disabled")
 
 
 def _said(options: Mapping[str, str | None]) -> dict[str, str]:

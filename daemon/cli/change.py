@@ -35,7 +35,10 @@ def scale(
     check_index: int | None,
     detach: bool,
 ) -> int:
-    """Give GROUP of JOB another COUNT; a job with one group needs no GROUP."""
+    """Give GROUP of JOB another COUNT; a job with one group needs no GROUP.
+
+    Example: steward job scale web frontend 5
+    """
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}"
     group, count = _target(client, path, line.namespace, words)
@@ -69,7 +72,10 @@ def _target(client: Client, path: str, namespace: str, words: tuple[str, ...]) -
 def evaluate(
     client: Client, screen: Screen, job_id: str, *, force_reschedule: bool, detach: bool
 ) -> int:
-    """Have the scheduler look at JOB again."""
+    """Have the scheduler look at JOB again.
+
+    Example: steward job eval -force-reschedule web
+    """
     line = resolve.job(client, job_id)
     body = {"JobID": line.id, "EvalOptions": {"ForceReschedule": force_reschedule}}
     path = f"/v1/job/{segment(line.id)}/evaluate"

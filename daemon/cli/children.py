@@ -51,6 +51,8 @@ def dispatch(
 
     It is followed until the child is placed or, with --wait, has ended. The exit status is 2 when
     it could not be placed, or when a child that was waited for has failed.
+
+    Example: steward job dispatch -meta size=large -wait resize cat.jpg
     """
     line = resolve.job(client, job_id)
     body: dict[str, object] = {"Meta": dict(map(pair, meta))}
@@ -93,7 +95,10 @@ def read_payload(source: str) -> bytes:
 @shown
 @connected
 def periodic_force(client: Client, screen: Screen, job_id: str, *, detach: bool) -> int:
-    """Launch a child of the periodic JOB now."""
+    """Launch a child of the periodic JOB now.
+
+    Example: steward job periodic force backup
+    """
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}/periodic/force"
     answer = client.send("POST", path, namespace=line.namespace)
@@ -134,7 +139,10 @@ def _tell(screen: Screen, answer: Answer, done: Dispatched) -> None:
 @shown
 @connected
 def periodic_pause(client: Client, screen: Screen, job_id: str) -> None:
-    """Skip the slots of the periodic JOB until it is resumed."""
+    """Skip the slots of the periodic JOB until it is resumed.
+
+    Example: steward job periodic pause backup
+    """
     _let(client, screen, job_id, "pause", "is paused: its slots are skipped until it is resumed")
 
 
@@ -143,7 +151,10 @@ def periodic_pause(client: Client, screen: Screen, job_id: str) -> None:
 @shown
 @connected
 def periodic_resume(client: Client, screen: Screen, job_id: str) -> None:
-    """Let the periodic JOB launch children at its slots again."""
+    """Let the periodic JOB launch children at its slots again.
+
+    Example: steward job periodic resume backup
+    """
     _let(client, screen, job_id, "resume", "launches children at its slots")
 
 
@@ -162,7 +173,10 @@ def _let(client: Client, screen: Screen, job_id: str, verb: str, said: str) -> N
 @shown
 @connected
 def periodic_next(client: Client, screen: Screen, job_id: str) -> None:
-    """List when the periodic JOB launches its next ten children."""
+    """List when the periodic JOB launches its next ten children.
+
+    Example: steward job periodic next backup
+    """
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/periodic", namespace=line.namespace)
     if screen.wants_document:
@@ -188,7 +202,10 @@ def show_launches(screen: Screen, launches: Sequence[str]) -> None:
 @shown
 @connected
 def periodic_slots(client: Client, screen: Screen, job_id: str, *, most: int) -> None:
-    """List what became of the slots of the periodic JOB, newest first."""
+    """List what became of the slots of the periodic JOB, newest first.
+
+    Example: steward job periodic slots -n 20 backup
+    """
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/periodic/slots", namespace=line.namespace)
     if screen.wants_document:
@@ -213,7 +230,10 @@ def periodic_slots(client: Client, screen: Screen, job_id: str, *, most: int) ->
 @shown
 @connected
 def notifications(client: Client, screen: Screen, job_id: str, *, most: int) -> None:
-    """List what somebody was told of JOB and its children, or will be; newest first."""
+    """List what somebody was told of JOB and its children, or will be; newest first.
+
+    Example: steward job notifications -n 5 web
+    """
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/notifications", namespace=line.namespace)
     if screen.wants_document:

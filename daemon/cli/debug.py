@@ -15,7 +15,8 @@ import click
 import msgspec
 
 from daemon.cli.client import Client, Rejected
-from daemon.cli.options import connected
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
 from daemon.version import VERSION
 from storage.errors import Invalid
 
@@ -51,11 +52,16 @@ _QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
 )
 @click.option("--duration", default="2s", show_default=True, help="How long to follow the log.")
 @click.option("--log-level", default="debug", show_default=True, help="Of the log.")
+@shown
 @connected
-def debug(client: Client, *, output: Path | None, duration: str, log_level: str) -> None:
+def debug(
+    client: Client, screen: Screen, *, output: Path | None, duration: str, log_level: str
+) -> None:
     """Write what helps to find a fault into one file, without secrets.
 
     What the token may not see is left out; the file says so.
+
+    Example: steward operator debug -duration 1h -output fault.tar.gz
     """
     stamp = time.strftime("%Y-%m-%dT%H%M%SZ", time.gmtime())
     target = output or Path(f"steward-debug-{stamp}.tar.gz")
@@ -70,7 +76,7 @@ def debug(client: Client, *, output: Path | None, duration: str, log_level: str)
         raise Invalid(f"{target} exists already: name another file with -output") from None
     except OSError as error:
         raise Invalid(f"cannot write {target}: {error.strerror}") from error
-    click.echo(f"wrote {target}")
+    screen.told(f"wrote {target}")
 
 
 def _contents(client: Client, duration: str, log_level: str) -> Iterator[tuple[str, bytes]]:

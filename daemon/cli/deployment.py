@@ -24,7 +24,10 @@ _GROUP = click.option("--group", "groups", multiple=True, help="Only that group;
 @shown
 @connected
 def index(client: Client, screen: Screen, *, expression: str) -> None:
-    """List the deployments, newest last."""
+    """List the deployments, newest last.
+
+    Example: steward deployment list -filter 'Status == "running"'
+    """
     answer = client.read("/v1/deployments", filter=expression)
     if screen.wants_document:
         screen.document(answer.body)
@@ -38,7 +41,10 @@ def index(client: Client, screen: Screen, *, expression: str) -> None:
 @shown
 @connected
 def status(client: Client, screen: Screen, deployment_id: str, *, monitor: bool) -> int:
-    """Show DEPLOYMENT; the beginning of its identifier is enough."""
+    """Show DEPLOYMENT; the beginning of its identifier is enough.
+
+    Example: steward deployment status -monitor 8e1b04f7
+    """
     found = resolve.deployment(client, deployment_id)
     path = f"/v1/deployment/{segment(found.id)}"
     if monitor:
@@ -59,7 +65,10 @@ def status(client: Client, screen: Screen, deployment_id: str, *, monitor: bool)
 def promote(
     client: Client, screen: Screen, deployment_id: str, *, groups: tuple[str, ...], detach: bool
 ) -> int:
-    """Let the healthy canaries of DEPLOYMENT replace the rest."""
+    """Let the healthy canaries of DEPLOYMENT replace the rest.
+
+    Example: steward deployment promote -group web 8e1b04f7
+    """
     found = resolve.deployment(client, deployment_id)
     return _promote(client, screen, found, groups, detach=detach)
 
@@ -70,7 +79,10 @@ def promote(
 @shown
 @connected
 def fail(client: Client, screen: Screen, deployment_id: str, *, detach: bool) -> int:
-    """End DEPLOYMENT; groups that ask for it go back to the newest stable version."""
+    """End DEPLOYMENT; groups that ask for it go back to the newest stable version.
+
+    Example: steward deployment fail 8e1b04f7
+    """
     found = resolve.deployment(client, deployment_id)
     answer = client.send("POST", f"/v1/deployment/fail/{segment(found.id)}")
     return _steered(client, screen, found, answer, detach=detach)
@@ -81,7 +93,10 @@ def fail(client: Client, screen: Screen, deployment_id: str, *, detach: bool) ->
 @shown
 @connected
 def pause(client: Client, screen: Screen, deployment_id: str) -> int:
-    """Halt DEPLOYMENT: nothing more is placed until it is resumed."""
+    """Halt DEPLOYMENT: nothing more is placed until it is resumed.
+
+    Example: steward deployment pause 8e1b04f7
+    """
     return _pause(client, screen, deployment_id, paused=True, detach=True)
 
 
@@ -91,7 +106,10 @@ def pause(client: Client, screen: Screen, deployment_id: str) -> int:
 @shown
 @connected
 def resume(client: Client, screen: Screen, deployment_id: str, *, detach: bool) -> int:
-    """Let DEPLOYMENT go on."""
+    """Let DEPLOYMENT go on.
+
+    Example: steward deployment resume 8e1b04f7
+    """
     return _pause(client, screen, deployment_id, paused=False, detach=detach)
 
 
@@ -114,7 +132,10 @@ def _pause(client: Client, screen: Screen, given: str, *, paused: bool, detach: 
 def promote_job(
     client: Client, screen: Screen, job_id: str, *, groups: tuple[str, ...], detach: bool
 ) -> int:
-    """Let the healthy canaries of the newest deployment of JOB replace the rest."""
+    """Let the healthy canaries of the newest deployment of JOB replace the rest.
+
+    Example: steward job promote web
+    """
     line = resolve.job(client, job_id)
     found = _latest(client, line)
     if found is None:
@@ -129,7 +150,10 @@ def promote_job(
 @shown
 @connected
 def of_job(client: Client, screen: Screen, job_id: str, *, latest: bool, every: bool) -> None:
-    """List the deployments of JOB, newest first."""
+    """List the deployments of JOB, newest first.
+
+    Example: steward job deployments -latest web
+    """
     line = resolve.job(client, job_id)
     if latest and not screen.wants_document:
         newest = _latest(client, line)

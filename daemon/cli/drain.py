@@ -50,7 +50,10 @@ def eligibility(
     own: bool,
     enable: bool | None,
 ) -> None:
-    """Let new work be placed on NODE, or keep it away; what runs there stays."""
+    """Let new work be placed on NODE, or keep it away; what runs there stays.
+
+    Example: steward node eligibility -self -disable
+    """
     wanted = "eligible" if _chosen(enable=enable) else "ineligible"
     node = _meant(client, given, own=own)
     answer = client.send(
@@ -92,7 +95,10 @@ def drain(
     yes: bool,
     detach: bool,
 ) -> int:
-    """Have everything on NODE end and keep new work away, or stop that."""
+    """Have everything on NODE end and keep new work away, or stop that.
+
+    Example: steward node drain -self -enable -deadline 1h
+    """
     begins = _chosen(enable=enable)
     body: dict[str, object] = {"MarkEligible": not begins and not keep_ineligible}
     if begins:

@@ -23,7 +23,10 @@ from storage.records.evaluation import Evaluation
 @shown
 @connected
 def index(client: Client, screen: Screen, *, job_id: str, status: str, expression: str) -> None:
-    """List the evaluations, newest last."""
+    """List the evaluations, newest last.
+
+    Example: steward eval list -job web -status blocked
+    """
     answer = client.read("/v1/evaluations", job=job_id, status=status, filter=expression)
     if screen.wants_document:
         screen.document(answer.body)
@@ -66,7 +69,10 @@ def show_evaluations(screen: Screen, found: Iterable[Evaluation]) -> None:
 @shown
 @connected
 def status(client: Client, screen: Screen, eval_id: str, *, monitor: bool) -> None:
-    """Show EVALUATION; the beginning of its identifier is enough."""
+    """Show EVALUATION; the beginning of its identifier is enough.
+
+    Example: steward eval status -monitor 91c7d2ee
+    """
     found = resolve.evaluation(client, eval_id)
     path = f"/v1/evaluation/{segment(found.id)}"
     if monitor:

@@ -15,7 +15,10 @@ from storage.records.explanation import Explanation
 @shown
 @connected
 def explain(client: Client, screen: Screen, job_id: str) -> None:
-    """Say in one sentence each why what JOB lacks is not running."""
+    """Say in one sentence each why what JOB lacks is not running.
+
+    Example: steward job explain web
+    """
     line = resolve.job(client, job_id)
     answer = client.read(f"/v1/job/{segment(line.id)}/explain", namespace=line.namespace)
     if screen.wants_document:

@@ -52,7 +52,10 @@ def fs(
     describe: bool,
     of_job: bool,
 ) -> None:
-    """List a directory of ALLOCATION, or print a file; PATH begins at the allocation's own."""
+    """List a directory of ALLOCATION, or print a file; PATH begins at the allocation's own.
+
+    Example: steward alloc fs 5d3c9a12 web/local/
+    """
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     files = _Files(client, allocation.id, path)
     answer = files.ask("stat")

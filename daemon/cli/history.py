@@ -24,7 +24,10 @@ _VERSION = click.option("--version", type=int, metavar="N", help="Only that vers
 @shown
 @connected
 def inspect(client: Client, screen: Screen, job_id: str, *, version: int | None) -> None:
-    """Print the definition of JOB in the form that "job run" takes."""
+    """Print the definition of JOB in the form that "job run" takes.
+
+    Example: steward inspect -version 3 web
+    """
     line = resolve.job(client, job_id)
     if version is None:
         body = client.read(f"/v1/job/{segment(line.id)}", namespace=line.namespace).body
@@ -53,7 +56,10 @@ def history(
     diff_version: int | None,
     diff_tag: str,
 ) -> None:
-    """List the versions of JOB, newest first."""
+    """List the versions of JOB, newest first.
+
+    Example: steward job history -p web
+    """
     line = resolve.job(client, job_id)
     base: dict[str, Value] = {"diff_tag": diff_tag}
     if diff_version is not None:

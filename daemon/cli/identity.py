@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import click
+import msgspec
 
 from daemon.cli.client import Client
-from daemon.cli.options import connected
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
 from storage.errors import Invalid
 
 _PLUGINS = "/v1/identity/oidc/plugins/.well-known"
@@ -14,13 +16,17 @@ _DOCUMENTS = ("openid-configuration", "keys")
 
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
+@shown
 @connected
-def export(client: Client, directory: Path) -> None:
+def export(client: Client, screen: Screen, directory: Path) -> None:
     """Write the public documents of the daemon's own issuer below DIRECTORY.
 
     Serve DIRECTORY at the address that `identity/oidc/config` names, as application/json, and
     write it again at least once a day: new keys are published a day before they sign.
+
+    Example: steward identity export /var/www/html
     """
+    written: list[str] = []
     for name in _DOCUMENTS:
         target = directory / _PLUGINS.strip("/") / name
         body = client.read(f"{_PLUGINS}/{name}").body
@@ -31,4 +37,9 @@ def export(client: Client, directory: Path) -> None:
             beside.replace(target)
         except OSError as error:
             raise Invalid(f"cannot write {target}: {error.strerror}") from error
-        click.echo(target)
+        written.append(str(target))
+    if screen.wants_document:
+        screen.document(msgspec.json.encode(written))
+        return
+    for line in written:
+        screen.line(line)

@@ -44,6 +44,8 @@ def lock(
 
     The variable is made if there is none. The lock is renewed as long as the command runs, and given
     back when it has ended. When the lock is lost, the command is ended.
+
+    Example: steward var lock jobs/backup ./backup.sh --full
     """
     held = _Held(client, path)
     held.acquire({"TTL": ttl, "LockDelay": delay}, at_once=at_once)

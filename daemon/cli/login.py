@@ -134,7 +134,10 @@ def _wanting(command: Command) -> Command:
 @shown
 @connected_openly
 def login(client: Client, screen: Screen, wanted: Wanted, *, no_store: bool) -> None:
-    """Log in as this machine, with the identity that its cloud gave it, and keep the token."""
+    """Log in as this machine, with the identity that its cloud gave it, and keep the token.
+
+    Example: steward login --role web
+    """
     answer = _ask(client, wanted, "login")
     if screen.wants_document:
         screen.document(answer.body)
@@ -164,6 +167,8 @@ def explain(client: Client, screen: Screen, wanted: Wanted) -> int:
     """Say which rules a login would meet, and which one refuses it. Nobody is let in.
 
     Exit status 1: the login would be refused.
+
+    Example: steward auth explain --role web --jwt-file token.jwt
     """
     answer = _ask(client, wanted, "explain")
     explained = answer.decode(_Explanation).data
@@ -182,11 +187,16 @@ def explain(client: Client, screen: Screen, wanted: Wanted) -> int:
 
 
 @click.command()
+@shown
 @connected
-def logout(client: Client) -> None:
-    """End the token that is kept for the next commands, and forget it."""
+def logout(client: Client, screen: Screen) -> None:
+    """End the token that is kept for the next commands, and forget it.
+
+    Example: steward logout
+    """
     client.send("POST", "/v1/auth/token/revoke-self", {})
     keep_token("", os.environ)
+    screen.told("the token has ended and is forgotten")
 
 
 def _ask(client: Client, wanted: Wanted, what: str) -> Answer:

@@ -64,6 +64,8 @@ def logs(
     """Print what TASK of ALLOCATION prints; with one task its name may be left out.
 
     In the place of an allocation may stand a job: then this prints what all of its allocations print.
+
+    Example: steward logs -f -job web
     """
     if not of_job and not resolve.may_be_identifier(alloc_id):
         if tail or lines is not None:
@@ -106,7 +108,10 @@ def job_logs(
     task: str | None,
     contains: str,
 ) -> None:
-    """Print what all allocations of JOB print, each line behind its allocation and task."""
+    """Print what all allocations of JOB print, each line behind its allocation and task.
+
+    Example: steward job logs -f --contains error web
+    """
     _merged(client, job_id, follow=follow, kind=kind, size=size, task=task, contains=contains)
 
 

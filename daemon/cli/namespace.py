@@ -33,7 +33,10 @@ def apply(
     enable_driver: tuple[str, ...],
     disable_driver: tuple[str, ...],
 ) -> None:
-    """Create the namespace NAME, or change what is said of it."""
+    """Create the namespace NAME, or change what is said of it.
+
+    Example: steward namespace apply -description "The shop" shop
+    """
     wanted = _present(client, name) or Namespace(name=name)
     if description is not None:
         wanted = msgspec.structs.replace(wanted, description=description)
@@ -53,11 +56,15 @@ def apply(
 
 @click.command()
 @click.argument("name")
+@shown
 @connected
-def delete(client: Client, name: str) -> None:
-    """Remove the namespace NAME, in which nothing may live any more."""
+def delete(client: Client, screen: Screen, name: str) -> None:
+    """Remove the namespace NAME, in which nothing may live any more.
+
+    Example: steward namespace delete shop
+    """
     client.send("DELETE", f"/v1/namespace/{segment(name)}")
-    click.echo(f'namespace "{name}" is removed')
+    screen.told(f'namespace "{name}" is removed')
 
 
 @click.command()
@@ -65,7 +72,10 @@ def delete(client: Client, name: str) -> None:
 @shown
 @connected
 def inspect(client: Client, screen: Screen, name: str) -> None:
-    """Print the namespace NAME as the daemon has it."""
+    """Print the namespace NAME as the daemon has it.
+
+    Example: steward namespace inspect shop
+    """
     screen.document(_read(client, name).body)
 
 
@@ -73,7 +83,10 @@ def inspect(client: Client, screen: Screen, name: str) -> None:
 @shown
 @connected
 def index(client: Client, screen: Screen) -> None:
-    """List the namespaces."""
+    """List the namespaces.
+
+    Example: steward namespace list
+    """
     answer = client.read("/v1/namespaces")
     if screen.wants_document:
         screen.document(answer.body)
@@ -87,7 +100,10 @@ def index(client: Client, screen: Screen) -> None:
 @shown
 @connected
 def status(client: Client, screen: Screen, name: str) -> None:
-    """Show the namespace NAME."""
+    """Show the namespace NAME.
+
+    Example: steward namespace status shop
+    """
     answer = _read(client, name)
     if screen.wants_document:
         screen.document(answer.body)

@@ -18,7 +18,10 @@ from storage.records.node import Node
 @shown
 @connected
 def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) -> None:
-    """List the nodes, or show NODE; the beginning of its identifier, or its name, is enough."""
+    """List the nodes, or show NODE; the beginning of its identifier, or its name, is enough.
+
+    Example: steward node status -self
+    """
     if own:
         node_id = own_id(client)
     if node_id is None:

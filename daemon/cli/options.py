@@ -13,7 +13,6 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from daemon.cli.client import Client, Connection
 from daemon.cli.output import Screen, Wishes
 from daemon.cli.secret import find_token
 
@@ -55,13 +54,22 @@ _CONNECTION = (
     _setting("--tls-server-name", "TLS_SERVER_NAME", "Name in its certificate."),
     _setting("--tls-skip-verify", "SKIP_VERIFY", "Trust any certificate.", is_flag=True),
 )
-_SCREEN = (
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-    click.option("-t", "selector", default="", metavar="SELECTOR", help="Print one part: .A.B[0]"),
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_LOOKS = (
     click.option("--verbose", is_flag=True, help="Print whole identifiers and more."),
     click.option("--color/--no-color", "colour", default=None, help="Force or forbid colour."),
     click.option("--force-color", "colour", flag_value=True, hidden=True),
 )
+
+
+def _selector(*names: str) -> Callable[[Command], Command]:
+    return click.option(
+        *names, "selector", default="", metavar="SELECTOR", help="Print one part: .A.B[0]"
+    )
+
+
+_SCREEN = (_JSON, _selector("-t", "--field"), *_LOOKS)
+_SCREEN_OF_VALUES = (_JSON, _selector("-t"), *_LOOKS)
 
 
 def connected(command: Command) -> Command:
@@ -77,6 +85,9 @@ def connected_openly(command: Command) -> Command:
 def _connected(command: Command, find: Callable[[str, Mapping[str, str]], str]) -> Command:
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
+        # Slow to import: what asks nobody (`version`, `fmt`, a completion) goes without.
+        from daemon.cli.client import Client, Connection
+
         settings = {field: options.pop(field) for field in Connection.__struct_fields__}
         settings["address"] = settings["address"] or usual_address()
         settings["token"] = find(str(settings["token"]), os.environ)
@@ -93,14 +104,22 @@ def usual_address() -> str:
 
 def shown(command: Command) -> Command:
     """Give a command the options of printing, and a `screen` instead of them."""
+    return _shown(command, _SCREEN)
 
+
+def shown_values(command: Command) -> Command:
+    """Do the same for a command whose own `--field` names a value, as the peer's does."""
+    return _shown(command, _SCREEN_OF_VALUES)
+
+
+def _shown(command: Command, looks: tuple[Callable[[Command], Command], ...]) -> Command:
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
         wishes = {field: options.pop(field) for field in Wishes.__struct_fields__}
         screen = open_screen(msgspec.convert(wishes, Wishes), os.environ)
         return command(*args, screen=screen, **options)
 
-    return _with(_SCREEN, call)
+    return _with(looks, call)
 
 
 def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:

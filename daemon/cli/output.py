@@ -87,6 +87,13 @@ class Screen:
         """Print a line."""
         click.echo(words)
 
+    def told(self, words: str, body: bytes = b"") -> None:
+        """Say what was done; as a document, what the daemon answered, or else the words as `Message`."""
+        if self.wants_document:
+            self.document(body or msgspec.json.encode({"Message": words}))
+        else:
+            self.line(words)
+
     def changed(self, fate: DiffType, words: str) -> None:
         """Print a line that tells what became of something."""
         click.echo(words)

@@ -7,7 +7,6 @@ Exit statuses: 0 all went well; 1 it did not; 130 interrupted; those of a comman
 (`job run`: 2 when the job could not be placed) stand in its help.
 """
 
-import difflib
 import importlib
 import re
 import sys
@@ -16,6 +15,7 @@ from typing import NoReturn, Union
 
 import click
 
+from daemon.version import VERSION
 from storage.errors import StewardError
 
 EXIT_ERROR = 1
@@ -225,7 +225,12 @@ class LazyGroup(click.Group):
         """Return a command, or None when there is none of that name."""
         if cmd_name in self._tree and cmd_name not in self.commands:
             self.add_command(_load(cmd_name, self._tree[cmd_name]), cmd_name)
-        return self.commands.get(cmd_name)
+        found = self.commands.get(cmd_name)
+        if found is not None and ctx.resilient_parsing:  # a shell completes a word
+            from daemon.cli.completion import offer_names  # nobody else needs it
+
+            offer_names(found)
+        return found
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -235,6 +240,8 @@ class LazyGroup(click.Group):
         known = self.list_commands(ctx)
         if name in known or name.startswith("-"):
             return super().resolve_command(ctx, args)
+        import difflib  # slow to import, and of use here alone
+
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
         raise click.UsageError(f"no command {name!r}; {remedy}", ctx)
@@ -288,8 +295,6 @@ class CommandLine(LazyGroup):
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from daemon.version import VERSION  # reads the installation's metadata, which takes a while
-
         click.echo(f"Steward v{VERSION}")
         ctx.exit()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from daemon.cli.client import Answer, Client, segment
 from daemon.cli.envelope import Envelope, show, text
-from daemon.cli.options import connected, shown
+from daemon.cli.options import connected, shown, shown_values
 from daemon.cli.output import Screen
 from storage.errors import Invalid, NotFound
 
@@ -20,10 +20,13 @@ _FIELDS = click.argument("fields", metavar="[NAME=VALUE...]", nargs=-1)
 @click.argument("path")
 @_FIELDS
 @_FIELD
-@shown
+@shown_values
 @connected
 def read(client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str) -> None:
-    """Print what stands at PATH."""
+    """Print what stands at PATH.
+
+    Example: steward read -field token_policies auth/cloudid/role/web
+    """
     query = {name: str(value) for name, value in given(fields).items()}
     _print(screen, client.read(address(path), **query), field)
 
@@ -33,7 +36,7 @@ def read(client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, 
 @_FIELDS
 @_FIELD
 @click.option("-f", "--force", is_flag=True, help="Nothing but the path is to be said.")
-@shown
+@shown_values
 @connected
 def write(
     client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str, force: bool
@@ -42,12 +45,14 @@ def write(
 
     A VALUE @FILE is read from the file. With - in the place of NAME=VALUE, standard input gives a
     JSON object.
+
+    Example: steward write auth/cloudid/role/web token_policies=web
     """
     if not fields and not force:
         raise Invalid("nothing to write: give NAME=VALUE, - to read JSON, or --force")
     answer = client.send("POST", address(path), given(fields))
     if not answer.body:
-        screen.line(f"written to {path}")
+        screen.told(f"written to {path}")
         return
     _print(screen, answer, field)
 
@@ -57,7 +62,10 @@ def write(
 @shown
 @connected
 def index(client: Client, screen: Screen, path: str) -> None:
-    """Print the names of what is below PATH."""
+    """Print the names of what is below PATH.
+
+    Example: steward list auth/cloudid/role
+    """
     answer = client.read(address(path), list="true")
     if screen.wants_document:
         screen.document(answer.body)
@@ -69,11 +77,15 @@ def index(client: Client, screen: Screen, path: str) -> None:
 
 @click.command()
 @click.argument("path")
+@shown
 @connected
-def delete(client: Client, path: str) -> None:
-    """Remove what stands at PATH."""
+def delete(client: Client, screen: Screen, path: str) -> None:
+    """Remove what stands at PATH.
+
+    Example: steward delete auth/cloudid/role/web
+    """
     client.send("DELETE", address(path))
-    click.echo(f"removed: {path}")
+    screen.told(f"removed: {path}")
 
 
 def address(path: str) -> str:

@@ -80,6 +80,8 @@ def plan(
 
     The exit status is 0 when no allocation would begin or end, 1 when some would, and 255 when
     that could not be found out.
+
+    Example: steward job plan web.hcl
     """
     job = registration(read_source(file), file, given)["Job"]
     body = {"Job": job, "Diff": diff, "PolicyOverride": policy_override}

@@ -33,7 +33,10 @@ class Explanation(Record, frozen=True, kw_only=True):
 @shown
 @connected
 def index(client: Client, screen: Screen) -> None:
-    """List the policies."""
+    """List the policies.
+
+    Example: steward policy list
+    """
     answer = client.read(_POLICIES, list=True)
     if screen.wants_document:
         screen.document(answer.body)
@@ -48,7 +51,10 @@ def index(client: Client, screen: Screen) -> None:
 @shown
 @connected
 def read(client: Client, screen: Screen, name: str) -> None:
-    """Print the text of the policy NAME."""
+    """Print the text of the policy NAME.
+
+    Example: steward policy read readers
+    """
     answer = client.read(f"{_POLICIES}/{segment(name)}")
     if screen.wants_document:
         screen.document(answer.body)
@@ -62,12 +68,15 @@ def read(client: Client, screen: Screen, name: str) -> None:
 @shown
 @connected
 def write(client: Client, screen: Screen, name: str, file: str) -> None:
-    """Make the policy NAME, or change it, from FILE (-: standard input)."""
+    """Make the policy NAME, or change it, from FILE (-: standard input).
+
+    Example: steward policy write readers readers.hcl
+    """
     answer = client.send("POST", f"{_POLICIES}/{segment(name)}", {"policy": read_text(file)})
     if answer.body:
         for warning in answer.decode(Envelope).warnings or ():
             screen.warn(f"warning: {warning}")
-    screen.line(f"policy {name} is written")
+    screen.told(f"policy {name} is written")
 
 
 @click.command()
@@ -75,15 +84,21 @@ def write(client: Client, screen: Screen, name: str, file: str) -> None:
 @shown
 @connected
 def delete(client: Client, screen: Screen, name: str) -> None:
-    """Remove the policy NAME."""
+    """Remove the policy NAME.
+
+    Example: steward policy delete readers
+    """
     client.send("DELETE", f"{_POLICIES}/{segment(name)}")
-    screen.line(f"policy {name} is gone")
+    screen.told(f"policy {name} is gone")
 
 
 @click.command()
 @click.argument("file")
 def fmt(file: str) -> None:
-    """Indent the policy in FILE evenly, in place; with -, from standard input to standard output."""
+    """Indent the policy in FILE evenly, in place; with -, from standard input to standard output.
+
+    Example: steward policy fmt readers.hcl
+    """
     text = read_text(file)
     if file == "-":
         click.echo(formatted(text), nl=False)
@@ -104,6 +119,8 @@ def explain(client: Client, screen: Screen, whose: str, method: str, path: str) 
     """Tell which rule decides whether the holder of a token (-: asked for) may ask METHOD PATH.
 
     Exit status 2: it would be refused.
+
+    Example: steward policy explain 2f0d1c3a GET /v1/jobs
     """
     secret = ask("Token") if whose == "-" else whose  # a sign, no secret
     body = {"Token": secret, "Method": method, "Path": path}

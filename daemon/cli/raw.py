@@ -20,7 +20,10 @@ from storage.errors import Invalid
 def api(
     client: Client, *, path: str, method: str | None, body: str | None, wanted: str | None
 ) -> None:
-    """Ask for PATH (/v1/jobs) with the address, the token and the namespace of any command."""
+    """Ask for PATH (/v1/jobs) with the address, the token and the namespace of any command.
+
+    Example: steward operator api -X POST /v1/system/gc
+    """
     target = urlsplit(path if path.startswith(("/", "http")) else f"/{path}")
     if target.netloc and target.netloc != urlsplit(client.connection.address).netloc:
         raise Invalid(
@@ -56,7 +59,10 @@ def _content(body: str | None) -> bytes | None:
 )
 @connected
 def metrics(client: Client, *, pretty: bool, form: str) -> None:
-    """Print what is measured: of the daemon, its queues, the machine and its tasks."""
+    """Print what is measured: of the daemon, its queues, the machine and its tasks.
+
+    Example: steward operator metrics -format prometheus
+    """
     query = {"format": "prometheus"} if form == "prometheus" else {}
     if pretty:
         query["pretty"] = "true"

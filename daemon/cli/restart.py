@@ -29,7 +29,10 @@ _NOT_FOUND = 404
 @shown
 @connected
 def start(client: Client, screen: Screen, job_id: str, *, detach: bool) -> int:
-    """Run a stopped JOB again, as it was when it was stopped."""
+    """Run a stopped JOB again, as it was when it was stopped.
+
+    Example: steward job start web
+    """
     line = resolve.job(client, job_id)
     path = f"/v1/job/{segment(line.id)}"
     job = client.fetch(path, dict[str, object], namespace=line.namespace)
@@ -74,7 +77,10 @@ def restart(
     on_error: str,
     yes: bool,
 ) -> int:
-    """Restart the tasks of JOB, a few allocations at a time; the next follow when these are done."""
+    """Restart the tasks of JOB, a few allocations at a time; the next follow when these are done.
+
+    Example: steward job restart -batch-size 1 -batch-wait 10s web
+    """
     if reschedule and (tasks or all_tasks):
         raise Invalid("-reschedule replaces whole allocations: leave -task and -all-tasks out")
     if tasks and all_tasks:
@@ -96,7 +102,7 @@ def restart(
                 failures += 1
                 if on_error == "fail" or not (yes or _agreed("Go on?")):
                     return 1
-    screen.line(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
+    screen.told(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
     return 1 if failures else 0
 
 
@@ -148,7 +154,8 @@ def _restart(
     for name in () if reschedule else tasks or ("",):
         body = {"TaskName": name, "AllTasks": all_tasks}
         client.send("PUT", f"/v1/client/allocation/{segment(one.id)}/restart", body)
-    screen.line(f"allocation {screen.short(one.id)} ({one.name}): restarted")
+    if not screen.wants_document:
+        screen.line(f"allocation {screen.short(one.id)} ({one.name}): restarted")
 
 
 def _may_go_on(pause: float | None, *, yes: bool) -> bool:

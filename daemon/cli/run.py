@@ -42,6 +42,8 @@ def run(
     The file is in HCL, or holds a job as JSON: either {"Job": {...}} or the job alone. Following
     ends when the tasks run or, for a batch job, are complete. The exit status is 0 then, 1 when the
     job failed, and 2 when it could not be placed.
+
+    Example: steward job run -var image=web-2 web.hcl
     """
     request = registration(read_source(file), file, given)
     if check_index is not None:

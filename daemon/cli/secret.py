@@ -14,11 +14,12 @@ import click
 from storage.errors import Invalid
 
 FILE_VARIABLE = "STEWARD_TOKEN_FILE"
+ASK = "-"  # in the place of a secret: it is asked for
 
 
 def find_token(given: str, environment: Mapping[str, str]) -> str:
     """Return the secret of the token to use: the given one, asked for when that is `-`, or the usual."""
-    return ask("Token") if given == "-" else given or usual_token(environment)
+    return ask("Token") if given == ASK else given or usual_token(environment)
 
 
 def usual_token(environment: Mapping[str, str]) -> str:

@@ -91,7 +91,10 @@ def execute(
     task: str | None,
     of_job: bool,
 ) -> int:
-    """Run COMMAND inside a task of ALLOCATION; its exit status becomes this command's."""
+    """Run COMMAND inside a task of ALLOCATION; its exit status becomes this command's.
+
+    Example: steward exec 5d3c9a12 /bin/sh
+    """
     allocation = resolve.allocation(client, newest(client, alloc_id) if of_job else alloc_id)
     query = {"task": choose_task(allocation, task), "command": json.dumps(command)}
     path = f"/v1/client/allocation/{segment(allocation.id)}/exec"
@@ -116,7 +119,10 @@ def action(
     job_id: str | None,
     alloc_id: str | None,
 ) -> int:
-    """Run ACTION of a job inside a task; its exit status becomes this command's."""
+    """Run ACTION of a job inside a task; its exit status becomes this command's.
+
+    Example: steward job action -job web clear-cache
+    """
     if not (job_id or alloc_id):
         raise Invalid("name a job with -job, or an allocation with -alloc")
     allocation = resolve.allocation(client, alloc_id or newest(client, job_id or ""))

@@ -32,7 +32,10 @@ def status(
     evals: bool,
     all_allocs: bool,
 ) -> None:
-    """List the jobs, or show JOB; the beginning of its name is enough."""
+    """List the jobs, or show JOB; the beginning of its name is enough.
+
+    Example: steward job status web
+    """
     if job_id is None:
         list_jobs(client, screen)
         return
@@ -63,7 +66,10 @@ def status(
 @shown
 @connected
 def allocs(client: Client, screen: Screen, job_id: str, *, every: bool) -> None:
-    """List the allocations of JOB, newest first."""
+    """List the allocations of JOB, newest first.
+
+    Example: steward job allocs web
+    """
     line = resolve.job(client, job_id)
     more = {"all": True} if every else {}
     path = f"/v1/job/{segment(line.id)}/allocations"

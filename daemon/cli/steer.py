@@ -38,14 +38,17 @@ def restart(
     task: str | None,
     all_tasks: bool,
 ) -> None:
-    """Restart TASK of ALLOCATION, or all its tasks that run, where it is."""
+    """Restart TASK of ALLOCATION, or all its tasks that run, where it is.
+
+    Example: steward alloc restart 5d3c9a12 web
+    """
     allocation = resolve.allocation(client, alloc_id)
     name = _named(allocation, task, word)
     if name and all_tasks:
         raise Invalid(f"-all-tasks and task {name!r}: give only one of them")
     body = {"TaskName": name, "AllTasks": all_tasks}
     client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/restart", body)
-    screen.line(f"{_of(screen, allocation, name)}: restarted")
+    screen.told(f"{_of(screen, allocation, name)}: restarted")
 
 
 @click.command()
@@ -64,12 +67,15 @@ def signal(
     task: str | None,
     name: str,
 ) -> None:
-    """Send a signal to TASK of ALLOCATION, or to all its tasks that run."""
+    """Send a signal to TASK of ALLOCATION, or to all its tasks that run.
+
+    Example: steward alloc signal -s SIGHUP 5d3c9a12
+    """
     allocation = resolve.allocation(client, alloc_id)
     chosen = _named(allocation, task, word)
     body = {"Signal": name, "Task": chosen}
     client.send("PUT", f"/v1/client/allocation/{segment(allocation.id)}/signal", body)
-    screen.line(f"{_of(screen, allocation, chosen)}: sent {name}")
+    screen.told(f"{_of(screen, allocation, chosen)}: sent {name}")
 
 
 @click.command()
@@ -81,7 +87,10 @@ def signal(
 def stop(
     client: Client, screen: Screen, alloc_id: str, *, no_shutdown_delay: bool, detach: bool
 ) -> int:
-    """Stop ALLOCATION; another one takes its place if the job still wants one."""
+    """Stop ALLOCATION; another one takes its place if the job still wants one.
+
+    Example: steward alloc stop 5d3c9a12
+    """
     allocation = resolve.allocation(client, alloc_id)
     path = f"/v1/allocation/{segment(allocation.id)}/stop"
     answer = client.send("POST", path, no_shutdown_delay=no_shutdown_delay)

@@ -34,7 +34,10 @@ def stop(
     eval_priority: int | None,
     no_shutdown_delay: bool,
 ) -> int:
-    """Stop jobs; the beginning of an identifier is enough, but is asked about."""
+    """Stop jobs; the beginning of an identifier is enough, but is asked about.
+
+    Example: steward job stop -purge web
+    """
     lines = [_meant(client, given, yes=yes) for given in job_ids]
     options = {"purge": purge, "no_shutdown_delay": no_shutdown_delay}
     statuses = []

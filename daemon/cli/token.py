@@ -33,7 +33,10 @@ _TOKEN = click.argument("whose", default="", metavar="[TOKEN]")
 @shown
 @connected
 def create(client: Client, screen: Screen, *, role: str, **options: object) -> None:
-    """Make a token with the rights of the one that is used, or fewer."""
+    """Make a token with the rights of the one that is used, or fewer.
+
+    Example: steward token create -policy readers -ttl 1h
+    """
     metadata = options.pop("metadata")
     body = {
         "policies": options.pop("policies"),
@@ -60,7 +63,10 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 @shown
 @connected
 def lookup(client: Client, screen: Screen, whose: str, *, accessor: bool) -> None:
-    """Describe TOKEN (-: asked for); without it, the one that is used."""
+    """Describe TOKEN (-: asked for); without it, the one that is used.
+
+    Example: steward token lookup -accessor 2f0d1c3a
+    """
     if not whose:
         show(screen, client.read("/v1/auth/token/lookup-self"))
     elif accessor:
@@ -76,7 +82,10 @@ def lookup(client: Client, screen: Screen, whose: str, *, accessor: bool) -> Non
 @shown
 @connected
 def renew(client: Client, screen: Screen, whose: str, *, accessor: bool, increment: str) -> None:
-    """Let TOKEN (-: asked for) live on; without it, the one that is used."""
+    """Let TOKEN (-: asked for) live on; without it, the one that is used.
+
+    Example: steward token renew -increment 1h
+    """
     body = {"increment": increment} if increment else {}
     if not whose:
         answer = client.send("POST", "/v1/auth/token/renew-self", body)
@@ -97,7 +106,10 @@ def renew(client: Client, screen: Screen, whose: str, *, accessor: bool, increme
 def revoke(
     client: Client, screen: Screen, whose: str, *, accessor: bool, own: bool, mode: str | None
 ) -> None:
-    """End TOKEN (-: asked for), and all that were made with it."""
+    """End TOKEN (-: asked for), and all that were made with it.
+
+    Example: steward token revoke -self
+    """
     if own == bool(whose):
         raise click.UsageError("name a token, or the one that is used with --self")
     if own:
@@ -107,7 +119,7 @@ def revoke(
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
         client.send("POST", path, {"token": _secret(whose)})
-    screen.line("the token has ended")
+    screen.told("the token has ended")
 
 
 @click.command()
@@ -116,7 +128,10 @@ def revoke(
 @shown
 @connected
 def capabilities(client: Client, screen: Screen, words: tuple[str, ...], *, accessor: bool) -> None:
-    """Tell what TOKEN (-: asked for) may do at PATH; without it, the one that is used."""
+    """Tell what TOKEN (-: asked for) may do at PATH; without it, the one that is used.
+
+    Example: steward token capabilities secret/data/web
+    """
     *whose, path = words
     if len(whose) > 1:
         raise click.UsageError("give a token and a path, or a path alone")

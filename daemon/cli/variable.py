@@ -51,6 +51,8 @@ def put(
 
     A VALUE @FILE is read from the file. With - in the place of NAME=VALUE, standard input gives
     all values as a JSON object. With --force or --check-index these values replace all others.
+
+    Example: steward var put jobs/web password=@password.txt
     """
     given = _given(items)
     present = None if force or check_index is not None else _present(client, path)
@@ -75,7 +77,10 @@ def put(
 @shown
 @connected
 def get(client: Client, screen: Screen, path: str, *, item: str) -> None:
-    """Print the values at PATH."""
+    """Print the values at PATH.
+
+    Example: steward var get -item password jobs/web
+    """
     answer = client.read(address_of(path))
     found = answer.decode(Variable)
     if item:
@@ -105,7 +110,10 @@ def get(client: Client, screen: Screen, path: str, *, item: str) -> None:
 @shown
 @connected
 def index(client: Client, screen: Screen, prefix: str) -> None:
-    """List the variables whose path begins with PREFIX."""
+    """List the variables whose path begins with PREFIX.
+
+    Example: steward var list jobs/
+    """
     answer = client.read("/v1/vars", prefix=prefix)
     if screen.wants_document:
         screen.document(answer.body)
@@ -123,11 +131,15 @@ def index(client: Client, screen: Screen, prefix: str) -> None:
 @click.command()
 @click.argument("path")
 @_CHECK
+@shown
 @connected
-def purge(client: Client, path: str, *, check_index: int | None) -> None:
-    """Remove the variable at PATH."""
+def purge(client: Client, screen: Screen, path: str, *, check_index: int | None) -> None:
+    """Remove the variable at PATH.
+
+    Example: steward var purge jobs/web
+    """
     _changed(client, "DELETE", path, None, check_index)
-    click.echo(f'variable "{path}" is removed')
+    screen.told(f'variable "{path}" is removed')
 
 
 def _changed(

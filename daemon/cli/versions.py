@@ -5,7 +5,7 @@ import click
 from daemon.cli import resolve
 from daemon.cli.answers import JobLine, Versions
 from daemon.cli.change import DETACH, followed
-from daemon.cli.client import Answer, Client, decode, segment
+from daemon.cli.client import Client, decode, segment
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
 from storage.errors import NotFound
@@ -30,7 +30,10 @@ def revert(
     check_version: int | None,
     detach: bool,
 ) -> int:
-    """Make VERSION of JOB, a number or a name, the newest version, and follow it."""
+    """Make VERSION of JOB, a number or a name, the newest version, and follow it.
+
+    Example: steward job revert web 3
+    """
     line = resolve.job(client, job_id)
     number = int(version) if version.isdecimal() else _tagged(client, line, version)
     body: dict[str, object] = {"JobID": line.id, "JobVersion": number}
@@ -67,7 +70,10 @@ def tag(
     version: int | None,
     description: str,
 ) -> None:
-    """Give a version of JOB a name."""
+    """Give a version of JOB a name.
+
+    Example: steward job tag apply -name good -version 3 web
+    """
     line = resolve.job(client, job_id)
     which = {"Latest": True} if version is None else {"Version": version}
     answer = client.send(
@@ -77,7 +83,7 @@ def tag(
         namespace=line.namespace,
     )
     newest = "the newest version" if version is None else f"version {version}"
-    _tell(screen, answer, f'job "{line.id}": {newest} is called "{name}"')
+    screen.told(f'job "{line.id}": {newest} is called "{name}"', answer.body)
 
 
 @click.command("unset")
@@ -86,17 +92,13 @@ def tag(
 @shown
 @connected
 def untag(client: Client, screen: Screen, job_id: str, *, name: str) -> None:
-    """Take a name from the version of JOB that has it."""
+    """Take a name from the version of JOB that has it.
+
+    Example: steward job tag unset -name good web
+    """
     line = resolve.job(client, job_id)
     answer = client.send("DELETE", _tag_path(line, name), namespace=line.namespace)
-    _tell(screen, answer, f'job "{line.id}": no version is called "{name}" any more')
-
-
-def _tell(screen: Screen, answer: Answer, words: str) -> None:
-    if screen.wants_document:
-        screen.document(answer.body)
-    else:
-        screen.line(words)
+    screen.told(f'job "{line.id}": no version is called "{name}" any more', answer.body)
 
 
 def _path(line: JobLine) -> str:

@@ -24,7 +24,10 @@ EXIT_DIFFERS = 1
 @click.option("--short", is_flag=True, help="Leave the explanations out.")
 @shown
 def init(screen: Screen, file: str, *, short: bool) -> int:
-    """Write an example of a job file to FILE, which must not exist yet."""
+    """Write an example of a job file to FILE, which must not exist yet.
+
+    Example: steward job init -short web.hcl
+    """
     name = "short.hcl" if short else "full.hcl"
     example = resources.files("daemon.cli").joinpath("examples", name).read_text(encoding="utf-8")
     try:
@@ -34,7 +37,7 @@ def init(screen: Screen, file: str, *, short: bool) -> int:
         raise Invalid(f"{file} is there already; name another file") from error
     except OSError as error:
         raise Invalid(f"cannot write {file}: {error.strerror}") from error
-    screen.line(f"Example job file written to {file}")
+    screen.told(f"Example job file written to {file}")
     screen.hint(f"Run it with: steward job run {file}")
     return 0
 
@@ -48,6 +51,8 @@ def validate(client: Client, screen: Screen, file: str, *, given: Given) -> int:
     """Say what is wrong with the job in FILE (- reads standard input), and do nothing.
 
     The exit status is 0 when the job could be run, 1 otherwise.
+
+    Example: steward job validate web.hcl
     """
     job = registration(read_source(file), file, given)["Job"]
     answer = client.send(
@@ -75,6 +80,8 @@ def fmt(screen: Screen, files: tuple[str, ...], *, check: bool) -> int:
 
     For - it reads standard input and prints the result. With --check the exit status is 1 when a
     file is not in that form.
+
+    Example: steward fmt -check web.hcl
     """
     differs = False
     for file in files:

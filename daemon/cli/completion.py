@@ -1,0 +1,79 @@
+"""What the Tab key offers where a name is wanted: the daemon's names and identifiers, or files.
+
+Imported only while a shell completes a word. A daemon that does not answer offers nothing: whoever
+types must not be interrupted.
+"""
+
+import os
+from collections.abc import Mapping
+
+import click
+import msgspec
+from click.shell_completion import CompletionItem
+from click.types import StringParamType
+
+from daemon.cli.client import Client, Connection
+from daemon.cli.options import usual_address
+from daemon.cli.secret import ASK, find_token
+from storage.errors import StewardError
+from storage.records.search import SearchRequest
+
+# Parameters, and in which context of a search what they name is found.
+_CONTEXTS = {
+    "alloc_id": "allocs",
+    "deployment_id": "deployment",
+    "eval_id": "evals",
+    "given": "nodes",
+    "job_id": "jobs",
+    "job_ids": "jobs",
+    "namespace": "namespaces",
+    "node_id": "nodes",
+}
+_FILES = frozenset(
+    {"ca_cert", "ca_path", "client_cert", "client_key", "file", "files", "jwt_file", "var_file"}
+)
+
+
+class _Found(msgspec.Struct, rename="pascal"):
+    matches: Mapping[str, list[str] | None]
+
+
+class _Named(StringParamType):
+    """A name that the daemon knows."""
+
+    def __init__(self, context: str) -> None:
+        self.name = context
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return what begins like the word so far."""
+        try:
+            found = _ask(ctx.params, self.name, incomplete)
+        except StewardError:
+            return []
+        return [CompletionItem(one) for one in found]
+
+
+def offer_names(command: click.Command) -> None:
+    """Have the parameters of a command offer what they may be."""
+    for parameter in command.params:
+        if parameter.name in _FILES:
+            parameter.type = click.Path()
+        elif parameter.name in _CONTEXTS:
+            parameter.type = _Named(_CONTEXTS[parameter.name])
+
+
+def _ask(given: Mapping[str, object], context: str, beginning: str) -> list[str]:
+    """Return the daemon's names. What was typed so far, and the environment, say which daemon."""
+    known = {
+        name: value
+        for name in Connection.__struct_fields__
+        if (value := given.get(name)) is not None
+    }
+    secret = str(known.get("token", ""))
+    known["address"] = known.get("address") or usual_address()
+    known["token"] = "" if secret == ASK else find_token(secret, os.environ)
+    with Client(msgspec.convert(known, Connection)) as client:
+        asked = SearchRequest(prefix=beginning, context=context)
+        return client.send("POST", "/v1/search", asked).decode(_Found).matches.get(context) or []

@@ -1,0 +1,72 @@
+"""What Tab offers: commands, options, and what the daemon knows by name."""
+
+import pytest
+
+from tests.parts.cli.conftest import FakeDaemon, Terminal
+
+ALLOC = "6ff3f0a1-7d6e-4bd5-8a0b-0d6c34b4a1f2"
+
+
+def offered(terminal: Terminal, line: str) -> list[str]:
+    """Return what stands for the last word of a line, as click's own script for bash asks."""
+    words = line.split(" ")
+    asked = {
+        "_STEWARD_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(len(words) - 1),
+    }
+    result = terminal.type(**asked)
+    assert (result.exit_code, result.stderr) == (0, "")
+    return result.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "context", "name"),
+    [
+        ("steward job status w", "jobs", "web"),
+        ("steward stop a w", "jobs", "web"),
+        ("steward alloc logs 6", "allocs", ALLOC),
+        ("steward eval status 6", "evals", ALLOC),
+        ("steward deployment promote 6", "deployment", ALLOC),
+        ("steward node drain 6", "nodes", ALLOC),
+        ("steward job status --namespace w", "namespaces", "web"),
+    ],
+)
+def test_names_are_those_of_the_daemon(
+    fake: FakeDaemon, terminal: Terminal, line: str, context: str, name: str
+) -> None:
+    fake.tell("/v1/search", {"Matches": {context: [name]}}, method="POST")
+    assert offered(terminal, line) == [f"plain,{name}"]
+    [asked] = fake.asked("/v1/search")
+    assert asked.body["Context"] == context
+    assert asked.body["Prefix"] == line.rpartition(" ")[2]
+
+
+def test_the_namespace_typed_so_far_counts(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/search", {"Matches": {"jobs": None}}, method="POST")
+    assert offered(terminal, "steward job status --namespace shop w") == []
+    assert fake.asked("/v1/search")[0].query["namespace"] == "shop"
+
+
+def test_a_daemon_that_refuses_offers_nothing(fake: FakeDaemon, terminal: Terminal) -> None:
+    assert offered(terminal, "steward job status w") == []
+    assert fake.asked("/v1/search")
+
+
+def test_files_are_left_to_the_shell(terminal: Terminal) -> None:
+    assert offered(terminal, "steward job run w") == ["file,w"]
+    assert offered(terminal, "steward job run --var-file w") == ["file,w"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offer"), [("steward job st", "status"), ("steward job stop --pu", "--purge")]
+)
+def test_commands_and_options(terminal: Terminal, line: str, offer: str) -> None:
+    assert f"plain,{offer}" in offered(terminal, line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_has_its_script(terminal: Terminal, shell: str) -> None:
+    result = terminal.type(_STEWARD_COMPLETE=f"{shell}_source")
+    assert result.exit_code == 0
+    assert "_STEWARD_COMPLETE" in result.stdout
