@@ -4,7 +4,7 @@ Each look is a blocking query, so news is shown when it happens and nothing is a
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -54,6 +54,11 @@ class Ending(NamedTuple):
     evaluation: Evaluation
     allocations: Sequence[AllocationLine] = ()
 
+    @property
+    def told(self) -> str:
+        """Return what is told, with the job that it is told of."""
+        return f'job "{self.evaluation.job_id}": {self.words}'
+
 
 class Fate(Enum):
     """Whether there is still something to wait for."""
@@ -63,9 +68,17 @@ class Fate(Enum):
     BAD = "bad"
 
 
-def follow_run(client: Client, progress: Progress, eval_id: str) -> Ending:
+def follow_run(
+    client: Client,
+    progress: Progress,
+    eval_id: str,
+    *,
+    until_ended: bool = False,
+    tell: Callable[[Sequence[AllocationLine]], None] = lambda _: None,
+) -> Ending:
     """Follow a registration until its allocations run, or for a batch job until they are complete.
 
+    With `until_ended`, the latter for any job. `tell` hears of the allocations at each look.
     What cannot be placed ends it at once; what could be is then left to itself.
     """
     evaluation = finished(client, progress, eval_id)
@@ -77,7 +90,19 @@ def follow_run(client: Client, progress: Progress, eval_id: str) -> Ending:
             waiting = short(evaluation.blocked_eval)
             lines.append(f"evaluation {waiting} waits for room and places it when there is some")
         return Ending(EXIT_NOT_PLACED, "\n".join(lines), evaluation)
-    return _follow_allocations(client, progress, evaluation)
+    runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
+    path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
+    answer = client.read(path, namespace=evaluation.namespace)
+    while True:
+        mine = placed_by(answer.decode(list[AllocationLine]), evaluation.id)
+        progress.show([allocation_row(line) for line in mine])
+        tell(mine)
+        last = current(mine)
+        fates = {fate(line, runs_to_its_end=runs_to_its_end) for line in last}
+        if Fate.OPEN not in fates:
+            status = EXIT_FAILED if Fate.BAD in fates else 0
+            return Ending(status, told(last), evaluation, mine)
+        answer = client.newer(path, answer.index, namespace=evaluation.namespace)
 
 
 def follow_placement(client: Client, progress: Progress, eval_id: str) -> Ending:
@@ -151,21 +176,6 @@ def unfinished(evaluation: Evaluation) -> str:
     if evaluation.status == EvalStatus.CANCELED:
         why = f"{why}; a newer one decides about the job"
     return f"evaluation {short(evaluation.id)} is {evaluation.status}: {why}"
-
-
-def _follow_allocations(client: Client, progress: Progress, evaluation: Evaluation) -> Ending:
-    runs_to_its_end = evaluation.type in _RUNS_TO_ITS_END
-    path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
-    answer = client.read(path, namespace=evaluation.namespace)
-    while True:
-        mine = placed_by(answer.decode(list[AllocationLine]), evaluation.id)
-        progress.show([allocation_row(line) for line in mine])
-        last = current(mine)
-        fates = {fate(line, runs_to_its_end=runs_to_its_end) for line in last}
-        if Fate.OPEN not in fates:
-            status = EXIT_FAILED if Fate.BAD in fates else 0
-            return Ending(status, told(last), evaluation, mine)
-        answer = client.newer(path, answer.index, namespace=evaluation.namespace)
 
 
 def follow_stop(client: Client, progress: Progress, eval_id: str) -> Ending:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from daemon.cli import resolve
+from daemon.cli import resolve, text
 from daemon.cli.answers import AllocationLine, JobLine, Registered
 from daemon.cli.change import DETACH, followed
 from daemon.cli.client import Client, Rejected, segment
@@ -15,9 +15,7 @@ from daemon.cli.follow import follow_run
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
 from storage.errors import Invalid, NotFound, Refused
-from storage.records import durations
 from storage.records.allocation import ClientStatus
-from storage.records.base import SECOND
 
 _SIZE = re.compile(r"([1-9][0-9]*)(%?)")
 _NOT_FOUND = 404
@@ -85,7 +83,7 @@ def restart(
         raise Invalid("-reschedule replaces whole allocations: leave -task and -all-tasks out")
     if tasks and all_tasks:
         raise Invalid("-all-tasks and -task: give only one of them")
-    pause = None if batch_wait == "ask" else _seconds(batch_wait)
+    pause = None if batch_wait == "ask" else text.seconds("-batch-wait", batch_wait, "ask")
     line = resolve.job(client, job_id)
     if line.id != job_id and not yes and not _agreed(f'Restart job "{line.id}"?'):
         raise Invalid(f"{job_id!r} begins job {line.id!r}: give the whole name, or -yes")
@@ -104,13 +102,6 @@ def restart(
                     return 1
     screen.told(f'job "{line.id}": {len(found) - failures} of {len(found)} allocations restarted')
     return 1 if failures else 0
-
-
-def _seconds(text: str) -> float:
-    try:
-        return durations.nanoseconds(text) / SECOND
-    except ValueError:
-        raise Invalid(f'-batch-wait {text!r} is neither a time like 10s nor "ask"') from None
 
 
 def _running(client: Client, line: JobLine, groups: Sequence[str]) -> list[AllocationLine]:

@@ -1,5 +1,8 @@
 """`job run`: submit a job file and follow it until its tasks run."""
 
+from contextlib import nullcontext
+from math import inf
+
 import click
 import msgspec
 
@@ -8,7 +11,9 @@ from daemon.cli.client import Answer, Client
 from daemon.cli.follow import Ending, follow_run
 from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
 from daemon.cli.options import connected, shown
-from daemon.cli.output import Screen
+from daemon.cli.output import Screen, Silence
+from daemon.cli.text import seconds
+from storage.errors import Invalid
 
 EXIT_INTERRUPTED = 130  # as a shell reports a program that SIGINT ended
 
@@ -18,6 +23,9 @@ _Json = dict[str, object]
 @click.command()
 @click.argument("file")
 @click.option("--detach", is_flag=True, help="Do not wait for the job to run.")
+@click.option("--wait", is_flag=True, help="Wait until all has ended; end as the task did.")
+@click.option("--logs", is_flag=True, help="Wait, and print what the tasks print.")
+@click.option("--timeout", metavar="TIME", help="Wait for so long at most, as in 10m.")
 @click.option("--output", is_flag=True, help="Print the request as JSON, and submit nothing.")
 @click.option("--check-index", type=int, metavar="N", help="Refuse if the job is not at index N.")
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
@@ -32,6 +40,9 @@ def run(
     *,
     given: Given,
     detach: bool,
+    wait: bool,
+    logs: bool,
+    timeout: str | None,
     output: bool,
     check_index: int | None,
     eval_priority: int | None,
@@ -43,8 +54,17 @@ def run(
     ends when the tasks run or, for a batch job, are complete. The exit status is 0 then, 1 when the
     job failed, and 2 when it could not be placed.
 
-    Example: steward job run -var image=web-2 web.hcl
+    With --wait it goes on until all has ended, and the exit status is that of the task that failed
+    first; 124 when the time of --timeout or of the job itself is over. What runs then goes on.
+
+    Example: steward job run --logs --timeout 10m report.hcl
     """
+    wait = wait or logs or timeout is not None
+    if wait and detach:
+        raise Invalid("-detach does not wait: leave it out, or -wait, -logs and -timeout")
+    if logs and screen.wants_document:
+        raise Invalid("-logs prints what the tasks print: leave -json and -t out")
+    longest = inf if timeout is None else seconds("-timeout", timeout)
     request = registration(read_source(file), file, given)
     if check_index is not None:
         request |= {"EnforceIndex": True, "JobModifyIndex": check_index}
@@ -64,13 +84,34 @@ def run(
         _show_registered(screen, answer, registered)
         return 0
     try:
-        with screen.progress() as progress:
-            ending = follow_run(client, progress, registered.eval_id)
+        return _follow(screen, client, answer, wait=wait, logs=logs, longest=longest)
     except KeyboardInterrupt:
         screen.warn("\nno longer following; the job goes on, see: steward job status")
         return EXIT_INTERRUPTED
-    _show_ending(screen, answer, ending)
-    return ending.status
+
+
+def _follow(
+    screen: Screen, client: Client, answer: Answer, *, wait: bool, logs: bool, longest: float
+) -> int:
+    """Follow a registration and tell how it came out; return the exit status."""
+    eval_id = answer.decode(Registered).eval_id
+    if not wait:
+        with screen.progress() as progress:
+            ending = follow_run(client, progress, eval_id)
+        _show_ending(screen, answer, ending)
+        return ending.status
+    from daemon.cli.waiting import EXIT_TIMED_OUT, exit_status, wait_for_end  # has Trio: slow
+
+    with nullcontext(Silence()) if logs else screen.progress() as progress:
+        ended = wait_for_end(client, progress, eval_id, logs=logs, seconds=longest)
+    if ended is None:
+        screen.warn("no longer waiting: the time is over; the job goes on, see: steward job status")
+        return EXIT_TIMED_OUT
+    if logs:
+        screen.warn(ended.told)
+    else:
+        _show_ending(screen, answer, ended)
+    return exit_status(ended)
 
 
 def _show_registered(screen: Screen, answer: Answer, registered: Registered) -> None:
@@ -90,7 +131,7 @@ def _show_ending(screen: Screen, answer: Answer, ending: Ending) -> None:
         shown = {"Evaluation": ending.evaluation, "Allocations": list(ending.allocations)}
         screen.document(msgspec.json.encode({**answer.decode(_Json), **shown}))
         return
-    screen.line(f'job "{job_id}": {ending.words}')
+    screen.line(ending.told)
     if ending.status:
         screen.hint(f"Look at it with: steward job status {job_id}")
     else:

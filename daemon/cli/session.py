@@ -186,9 +186,11 @@ class _Talk:
             nursery.cancel_scope.cancel()
 
     async def _heed_interrupts(self, talking: trio.CancelScope) -> None:
-        with trio.open_signal_receiver(signal.SIGINT) as interrupts:
-            async for _ in interrupts:
-                self.fault = KeyboardInterrupt()
+        # Also what else ends a program: the terminal is set back before.
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                interrupted = number == signal.SIGINT
+                self.fault = KeyboardInterrupt() if interrupted else SystemExit(128 + number)
                 talking.cancel()
 
     async def _show(self) -> None:

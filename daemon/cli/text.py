@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
+from storage.errors import Invalid
+from storage.records import durations
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.times import nanoseconds, rfc3339
 
@@ -65,3 +67,13 @@ def facts(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return names and values as lines with the equal signs below each other."""
     width = max((len(name) for name, _ in pairs), default=0)
     return [f"{name.ljust(width)} = {value or NOTHING}" for name, value in pairs]
+
+
+def seconds(option: str, given: str, *words: str) -> float:
+    """Return a length of time such as `1m30s`. Raises `Invalid`, which names the words beside it."""
+    try:
+        return durations.nanoseconds(given) / SECOND
+    except ValueError:
+        known = " nor ".join(["a time like 10s", *(f'"{word}"' for word in words)])
+        wrong = "neither" if words else "not"
+        raise Invalid(f"{option} {given!r} is {wrong} {known}") from None

@@ -169,6 +169,20 @@ async def test_a_batch_job_is_followed_to_its_end(
     assert ending in done.stdout.decode()
 
 
+async def test_a_run_that_is_waited_for_prints_what_its_task_prints_and_ends_alike(
+    steward: Steward,
+) -> None:
+    script = "echo out; echo oh >&2; exit 7"
+    done = await steward.cli("run", "-logs", "-", stdin=job_file("once", script, "batch"))
+    assert (done.returncode, done.stdout) == (7, b"out\n"), done.stderr
+    assert b"oh\n" in done.stderr
+    assert b'job "once": allocations: 1 failed' in done.stderr
+    late = await steward.cli("run", "-timeout", "0s", "-", stdin=job_file("web", FOREVER))
+    assert late.returncode == 124, late.stderr
+    assert b"the job goes on" in late.stderr
+    await steward.allocations("web", "running")
+
+
 async def test_a_job_that_does_not_fit_ends_with_2_and_says_why(steward: Steward) -> None:
     huge = json.loads(job_file("huge", FOREVER))
     huge["Job"]["TaskGroups"][0]["Tasks"][0]["Resources"]["MemoryMB"] = 100_000_000

@@ -6,8 +6,10 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from tests.parts.runner.world import until_gone
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, environment
 
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 TEXT = "echo one >$NOMAD_TASK_DIR/f; echo two >>$NOMAD_TASK_DIR/f; exec sleep 600"
 
 
@@ -104,10 +107,41 @@ async def test_a_terminal_reaches_the_command(steward: Steward, alloc_id: str) -
 
 async def test_a_conversation_can_be_left(steward: Steward, alloc_id: str) -> None:
     async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
+        before = termios.tcgetattr(master)
         os.write(master, b"hello\n")
         await until_shown(master, "hello\r\nhello")
+        assert termios.tcgetattr(master) != before
         os.write(master, b"~.")
         assert await process.wait() == 0
+        assert termios.tcgetattr(master) == before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_a_conversation_that_is_cut_off_leaves_the_terminal_as_it_was(
+    steward: Steward, alloc_id: str, number: int, status: int
+) -> None:
+    async with at_a_terminal(steward, "alloc", "exec", alloc_id, "cat") as (master, process):
+        before = termios.tcgetattr(master)
+        os.write(master, b"hello\n")
+        await until_shown(master, "hello\r\nhello")
+        process.send_signal(number)
+        assert await process.wait() == status
+        assert termios.tcgetattr(master) == before
+
+
+async def test_a_display_that_is_interrupted_leaves_the_terminal_as_it_was(
+    steward: Steward, alloc_id: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "more.json"
+    file.write_text(json.dumps({**lingering("more"), "Type": "batch"}))
+    async with at_a_terminal(steward, "job", "run", str(file)) as (master, process):
+        before = termios.tcgetattr(master)
+        shown = await until_shown(master, "running")
+        assert HIDE_CURSOR in shown
+        process.send_signal(signal.SIGINT)
+        await until_shown(master, SHOW_CURSOR)
+        assert await process.wait() == 130
+        assert termios.tcgetattr(master) == before
 
 
 async def test_files_are_listed_and_printed(steward: Steward, alloc_id: str) -> None:

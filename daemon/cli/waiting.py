@@ -1,0 +1,137 @@
+"""`job run --wait`: stays until all has ended, hands on what is printed, and ends as the task did.
+
+One thread follows the allocations and one reads each log, all of them owned by one nursery: when
+the time is over, or somebody interrupts, none is waited for.
+"""
+
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import BinaryIO
+
+import trio
+
+from daemon.cli.answers import AllocationLine
+from daemon.cli.client import Client, segment
+from daemon.cli.follow import EXIT_FAILED, EXIT_NOT_PLACED, Ending, current, follow_run
+from daemon.cli.logs import Log
+from daemon.cli.output import Progress
+from storage.errors import StewardError
+from storage.records.allocation import TaskPhase, TaskStateWithEvents
+
+EXIT_TIMED_OUT = 124  # as timeout(1) ends
+_SIGNALLED = 128  # a shell adds the number of the signal
+_ENDED, _OVERTIME = "Terminated", "Max Run Duration Exceeded"
+
+
+def wait_for_end(
+    client: Client, progress: Progress, eval_id: str, *, logs: bool, seconds: float
+) -> Ending | None:
+    """Return how what an evaluation placed has ended; None when the time is over before that.
+
+    With `logs`, what the tasks print appears here meanwhile. Raises `KeyboardInterrupt`, and what
+    following raises.
+    """
+    watch = _Watch(client, progress, eval_id, logs=logs)
+    trio.run(watch.run, seconds)
+    if watch.fault is not None:
+        raise watch.fault
+    return watch.ending
+
+
+def exit_status(ending: Ending) -> int:
+    """Return 0 when all went well, the exit code of the task that failed first, 124 for overtime."""
+    if ending.status == EXIT_NOT_PLACED:
+        return EXIT_NOT_PLACED
+    lines = current(ending.allocations)
+    states = [state for line in lines for state in (line.task_states or {}).values()]
+    if any(event.type == _OVERTIME for state in states for event in state.events or ()):
+        return EXIT_TIMED_OUT
+    failed = sorted(_end(state) for state in states if state.failed)
+    return failed[0][1] if failed else ending.status
+
+
+def _end(state: TaskStateWithEvents) -> tuple[int, int]:
+    """Return when a failed task ended last, and with what exit code; 1 when it never ran."""
+    ends = [event for event in state.events or () if event.type == _ENDED]
+    if not ends:
+        return sys.maxsize, EXIT_FAILED
+    last = ends[-1]
+    by_signal = _SIGNALLED + last.signal if last.signal else 0
+    return last.time, last.exit_code or by_signal or EXIT_FAILED
+
+
+class _Watch:
+    def __init__(self, client: Client, progress: Progress, eval_id: str, *, logs: bool) -> None:
+        self.ending: Ending | None = None
+        self.fault: BaseException | None = None
+        self._client, self._progress, self._eval_id = client, progress, eval_id
+        self._wants_logs = logs
+        self._shown: set[tuple[str, str]] = set()
+
+    async def run(self, seconds: float) -> None:
+        """Watch until all has ended and is printed, the time is over, or somebody interrupts."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._heed_interrupts, nursery.cancel_scope)
+            with trio.move_on_after(seconds):
+                async with trio.open_nursery() as readers:
+                    await trio.to_thread.run_sync(self._follow, readers, abandon_on_cancel=True)
+            nursery.cancel_scope.cancel()
+
+    async def _heed_interrupts(self, watching: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGINT) as interrupts:
+            async for _ in interrupts:
+                self.fault = KeyboardInterrupt()
+                watching.cancel()
+
+    def _follow(self, readers: trio.Nursery) -> None:
+        def begin(lines: Sequence[AllocationLine]) -> None:
+            for key in _begun(lines):
+                if self._wants_logs and key not in self._shown:
+                    self._shown.add(key)
+                    trio.from_thread.run_sync(readers.start_soon, self._print, *key)
+
+        try:
+            self.ending = follow_run(
+                self._client, self._progress, self._eval_id, until_ended=True, tell=begin
+            )
+        except StewardError as error:
+            self.fault = error
+
+    async def _print(self, alloc_id: str, task: str) -> None:
+        outputs = (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer))
+        async with trio.open_nursery() as nursery:
+            for kind, out in outputs:
+                copy = partial(self._copy, alloc_id, task, kind, out)
+                nursery.start_soon(partial(trio.to_thread.run_sync, copy, abandon_on_cancel=True))
+
+    def _copy(self, alloc_id: str, task: str, kind: str, out: BinaryIO) -> None:
+        log = Log(f"/v1/client/fs/logs/{segment(alloc_id)}", task, kind)
+        query = log.query(plain=True, follow=True)
+        try:
+            with Client(self._client.connection) as mine, mine.stream(log.path, **query) as pieces:
+                for lines in _whole(pieces):
+                    out.write(lines)
+                    out.flush()
+        except StewardError:  # it never began to print; how it ended is told anyway
+            return
+
+
+def _begun(lines: Sequence[AllocationLine]) -> Iterator[tuple[str, str]]:
+    """Yield the tasks that may have printed something."""
+    for line in lines:
+        for name, state in (line.task_states or {}).items():
+            if state.state != TaskPhase.PENDING:
+                yield line.id, name
+
+
+def _whole(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield whole lines, so that those of several tasks do not run into each other."""
+    rest = b""
+    for piece in pieces:
+        lines, end, rest = (rest + piece).rpartition(b"\n")
+        if end:
+            yield lines + end
+    if rest:
+        yield rest

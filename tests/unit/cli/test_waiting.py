@@ -1,0 +1,55 @@
+from typing import Any
+
+import pytest
+
+from daemon.cli.follow import EXIT_NOT_PLACED, Ending
+from daemon.cli.waiting import _whole, exit_status
+from storage.records.allocation import TaskEvent, TaskPhase, TaskStateWithEvents
+from tests.samples import evaluation, job
+from tests.unit.cli.samples import allocation_line
+
+
+def ended(*, at: int = 1, failed: bool = True, **about: Any) -> TaskStateWithEvents:
+    event = TaskEvent(type=about.pop("type", "Terminated"), time=at, **about)
+    return TaskStateWithEvents(state=TaskPhase.DEAD, failed=failed, events=[event])
+
+
+def status(status: int = 1, **states: TaskStateWithEvents) -> int:
+    line = allocation_line("a1", task_states=states)
+    return exit_status(Ending(status, "", evaluation(job()), [line]))
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [
+        ({"main": ended(exit_code=3)}, 3),
+        ({"main": ended(exit_code=137, signal=9)}, 137),
+        ({"main": ended(signal=9)}, 137),
+        ({"main": ended(type="Driver Failure")}, 1),
+        ({"a": ended(at=9, exit_code=4), "b": ended(at=2, exit_code=5)}, 5),
+        ({"a": ended(type="Driver Failure"), "b": ended(at=2, exit_code=5)}, 5),
+        ({"main": ended(failed=False, type="Max Run Duration Exceeded")}, 124),
+    ],
+)
+def test_the_exit_status_is_that_of_the_task_that_failed_first(
+    states: dict[str, TaskStateWithEvents], code: int
+) -> None:
+    assert status(**states) == code
+
+
+def test_what_was_ended_on_purpose_did_not_fail() -> None:
+    assert status(0, main=ended(failed=False, exit_code=143, signal=15)) == 0
+
+
+def test_what_could_not_be_placed_has_no_exit_code() -> None:
+    assert exit_status(Ending(EXIT_NOT_PLACED, "", evaluation(job()))) == 2
+
+
+def test_an_allocation_that_was_replaced_does_not_count() -> None:
+    first = allocation_line("a1", task_states={"main": ended(exit_code=3)}, next_allocation="a2")
+    second = allocation_line("a2", task_states={"main": ended(failed=False)})
+    assert exit_status(Ending(0, "", evaluation(job()), [first, second])) == 0
+
+
+def test_lines_are_handed_on_whole() -> None:
+    assert list(_whole(iter([b"a", b"b\nc", b"\nd"]))) == [b"ab\n", b"c\n", b"d"]
