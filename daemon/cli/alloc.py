@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from daemon.cli import resolve
+from daemon.cli import resolve, usage
 from daemon.cli.answers import AllocationLine, ShownAllocation
 from daemon.cli.client import Client, decode, segment
 from daemon.cli.options import connected, shown
@@ -18,14 +18,18 @@ from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.node import DriverLimit, Node
 from storage.records.service import CheckResult
+from storage.records.usage import AllocationUsage
 
 
 @click.command()
 @click.argument("alloc_id", metavar="[ALLOCATION]", required=False)
 @click.option("--short", "brief", is_flag=True, help="Without the events of its tasks.")
+@click.option("--stats", is_flag=True, help="Also what its tasks use at this moment.")
 @shown
 @connected
-def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool) -> None:
+def status(
+    client: Client, screen: Screen, alloc_id: str | None, *, brief: bool, stats: bool
+) -> None:
     """List the allocations, or show ALLOCATION; the beginning of its identifier is enough.
 
     Example: steward alloc status 5d3c9a12
@@ -42,6 +46,10 @@ def status(client: Client, screen: Screen, alloc_id: str | None, *, brief: bool)
     show_ports(screen, allocation)
     for name, state in sorted((allocation.task_states or {}).items()):
         show_task(screen, allocation, name, state, brief=brief)
+    if stats:
+        path = f"/v1/client/allocation/{segment(allocation.id)}/stats"
+        used = client.fetch(path, AllocationUsage)
+        usage.show_tasks(screen, used, allocation.allocated_resources)
     show_limits(screen, client.fetch(f"/v1/node/{segment(allocation.node_id)}", Node), allocation)
     screen.hint(f"See what it prints with: steward logs -f {screen.short(allocation.id)}")
 

@@ -2,7 +2,7 @@
 
 import click
 
-from daemon.cli import resolve
+from daemon.cli import resolve, usage
 from daemon.cli.answers import AgentSelf, NodeLine, ShownAllocation
 from daemon.cli.client import Client, segment
 from daemon.cli.options import connected, shown
@@ -10,14 +10,16 @@ from daemon.cli.output import Screen
 from storage.errors import Invalid
 from storage.records.allocation import CLIENT_TERMINAL
 from storage.records.node import Node
+from storage.records.usage import MachineUsage
 
 
 @click.command()
 @click.argument("node_id", metavar="[NODE]", required=False)
 @click.option("--self", "own", is_flag=True, help="Show the node of the daemon itself.")
+@click.option("--stats", is_flag=True, help="Also what its machine uses at this moment.")
 @shown
 @connected
-def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) -> None:
+def status(client: Client, screen: Screen, node_id: str | None, *, own: bool, stats: bool) -> None:
     """List the nodes, or show NODE; the beginning of its identifier, or its name, is enough.
 
     Example: steward node status -self
@@ -39,6 +41,8 @@ def status(client: Client, screen: Screen, node_id: str | None, *, own: bool) ->
     allocations = client.fetch(f"{path}/allocations", list[ShownAllocation])
     live = [one for one in allocations if one.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
+    if stats:
+        usage.show_machine(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
     _show_allocations(screen, live)
     _show_map(screen, "Meta", node.meta)
     if screen.verbose:

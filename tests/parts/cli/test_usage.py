@@ -1,0 +1,109 @@
+"""What tasks and the machine use, as the command line shows it."""
+
+from typing import Any
+
+import pytest
+
+from storage.records.usage import (
+    AllocationUsage,
+    CPUUsage,
+    DiskUsage,
+    MachineMemory,
+    MachineUsage,
+    MemoryUsage,
+    ProcessorUsage,
+    ResourceUsage,
+    TaskUsage,
+)
+from tests.parts.cli.conftest import FakeDaemon, Terminal
+from tests.parts.cli.test_commands import ALLOC, NODE, node, node_line, whole, wire
+
+MIB = 1024 * 1024
+STATS = f"/v1/client/allocation/{ALLOC}/stats"
+
+
+def used(memory: MemoryUsage) -> Any:
+    cpu = CPUUsage(percent=12.34, total_ticks=7.6)
+    usage = ResourceUsage(cpu_stats=cpu, memory_stats=memory)
+    task = TaskUsage(resource_usage=usage, timestamp=0, pids={"17": usage, "18": usage})
+    return wire(AllocationUsage(resource_usage=usage, tasks={"main": task}, timestamp=0))
+
+
+@pytest.mark.parametrize(
+    ("memory", "shown"),
+    [
+        (
+            MemoryUsage(rss=3 * MIB, swap=MIB // 2),
+            ["Memory      = 3.0/30 MiB", "RSS         = 3.0 MiB", "Swap        = 0.5 MiB"],
+        ),
+        (
+            MemoryUsage(measured=("RSS", "Cache"), rss=3 * MIB, cache=MIB, usage=5 * MIB),
+            ["Memory      = 5.0/30 MiB", "RSS         = 3.0 MiB", "Cache       = 1.0 MiB"],
+        ),
+    ],
+)
+def test_an_allocation_shows_what_its_tasks_use(
+    fake: FakeDaemon, terminal: Terminal, memory: MemoryUsage, shown: list[str]
+) -> None:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole())
+    fake.tell(f"/v1/node/{NODE}", node())
+    fake.tell(STATS, used(memory))
+    assert "Resource Usage" not in terminal.type("alloc", "status", ALLOC).stdout
+    lines = terminal.type("alloc", "status", "--stats", ALLOC).stdout.splitlines()
+    at = lines.index('Resource Usage of Task "main"') + 1
+    assert lines[at : at + 6] == [
+        "CPU         = 8/20 MHz",
+        "CPU Percent = 12.3 of one core",
+        *shown,
+        "Processes   = 2",
+    ]
+
+
+def test_of_an_allocation_that_has_ended_nothing_is_in_use(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell(f"/v1/allocation/{ALLOC}", whole(client_status="complete"))
+    fake.tell(f"/v1/node/{NODE}", node())
+    nothing = AllocationUsage(resource_usage=ResourceUsage(), tasks={}, timestamp=0)
+    fake.tell(STATS, wire(nothing))
+    lines = terminal.type("alloc", "status", "--stats", ALLOC).stdout.splitlines()
+    assert lines[lines.index("Resource Usage") + 1] == "No tasks run"
+
+
+def test_a_node_shows_what_its_machine_uses(fake: FakeDaemon, terminal: Terminal) -> None:
+    disk = DiskUsage(
+        device="/dev/vda",
+        mountpoint="/",
+        size=100 * MIB,
+        used=40 * MIB,
+        available=60 * MIB,
+        used_percent=40.0,
+        inodes_used_percent=2.5,
+    )
+    cores = [
+        ProcessorUsage(cpu=str(one), user=0, system=0, idle=0, total_percent=share, total_ticks=0)
+        for one, share in enumerate((10.0, 30.0))
+    ]
+    machine = MachineUsage(
+        memory=MachineMemory(total=8 * MIB, available=6 * MIB, used=2 * MIB, free=MIB),
+        cpu=cores,
+        cpu_ticks_consumed=1234.5,
+        disk_stats=[disk],
+        alloc_dir_stats=disk,
+        uptime=3700,
+        timestamp=0,
+    )
+    fake.tell("/v1/nodes", [node_line()])
+    fake.tell(f"/v1/node/{NODE}", node())
+    fake.tell(f"/v1/node/{NODE}/allocations", [])
+    fake.tell("/v1/client/stats", wire(machine))
+    lines = terminal.type("node", "status", "--stats", "node-1").stdout.splitlines()
+    at = lines.index("Machine Usage") + 1
+    assert lines[at : at + 6] == [
+        "CPU         = 1234 MHz",
+        "CPU Percent = 20.0 of 2 cores",
+        "Memory      = 2.0/8.0 MiB",
+        "Disk        = 40.0/100.0 MiB at /",
+        "Inodes      = 2.5 %",
+        "Uptime      = 1h1m",
+    ]
