@@ -100,7 +100,7 @@ def task_environment(
         environment["NOMAD_PARENT_CGROUP"] = parent_cgroup
     environment |= _limits(allocation, task)
     environment |= _meta(job, allocation, task)
-    for port in allocation.placement.resources.shared.ports or ():
+    for port in allocation.placement.resources.ports_of(task.name):
         environment |= _port(port)
     known = dict(environment)
     for name, value in (task.env or {}).items():

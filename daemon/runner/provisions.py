@@ -184,7 +184,7 @@ class Provisions:
             log=task.log_config,
             network_mode=network.mode,
             dns=network.dns,
-            ports=tuple(given.shared.ports or ()),
+            ports=tuple(given.ports_of(task.name)),
             mounts=tuple(_mounts(host, instance, task)),
         )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import msgspec
 
 from daemon.runner.lifecycle import hook
-from storage.records.allocation import AllocatedPort, Allocation, TaskPhase, TaskState
+from storage.records.allocation import Allocation, TaskPhase, TaskState
 from storage.records.group import TaskGroup
 from storage.records.numbers import whole
 from storage.records.service import Registration
@@ -132,7 +132,7 @@ def _address(place: Place, service: Service, task: str, label: str, mode: str) -
     """Return where a port can be reached. Raises `Unreachable`."""
     if not label:
         return place.address, 0
-    held = {port.label: port for port in _ports(place.allocation, task)}
+    held = {port.label: port for port in place.allocation.placement.resources.ports_of(task)}
     port = held.get(label)
     if port is None:
         if label.isdecimal() and 0 < whole(label) <= _LONGEST_PORT:
@@ -141,14 +141,6 @@ def _address(place: Place, service: Service, task: str, label: str, mode: str) -
     if mode == "alloc" and port.to > 0:
         return port.host_ip or place.address, port.to
     return port.host_ip or place.address, port.value
-
-
-def _ports(allocation: Allocation, task: str) -> Iterator[AllocatedPort]:
-    yield from allocation.placement.resources.shared.ports or ()
-    held = allocation.placement.resources.tasks.get(task)
-    for network in (held and held.networks) or ():
-        for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ())):
-            yield AllocatedPort(label=port.label, value=port.value, to=port.to, host_ip=network.ip)
 
 
 def probes(place: Place, found: Iterable[Active]) -> Iterator[Probe]:

@@ -4,7 +4,7 @@ An allocation has an owner for each part of it: the placement never changes, the
 belongs to the scheduler, the client half to the runner.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -189,6 +189,16 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
     def disk(self) -> int:
         """Return the MB of disk that are held."""
         return self.shared.disk_mb
+
+    def ports_of(self, task: str) -> Iterator[AllocatedPort]:
+        """Yield the ports that a task finds: of its group, and in older job files of its own."""
+        yield from self.shared.ports or ()
+        held = self.tasks.get(task)
+        for network in (held and held.networks) or ():
+            for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ())):
+                yield AllocatedPort(
+                    label=port.label, value=port.value, to=port.to, host_ip=network.ip
+                )
 
     @property
     def ports(self) -> set[int]:

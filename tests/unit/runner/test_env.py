@@ -9,7 +9,7 @@ from daemon.runner.env import (
     resolve_config,
     task_environment,
 )
-from storage.records.allocation import AllocatedPort, Allocation
+from storage.records.allocation import AllocatedNetwork, AllocatedPort, Allocation, OfferedPort
 from storage.records.job import Job
 from storage.records.node import (
     Node,
@@ -127,6 +127,31 @@ def test_a_task_finds_its_ports(port: AllocatedPort, expected: dict[str, str]) -
     found = environment_of(task, job=job, **with_port(placed(job, "n", ALLOC_ID), port))
     suffix = port.label.replace("-", "_")
     assert {name: value for name, value in found.items() if name.endswith(suffix)} == expected
+
+
+def test_a_task_finds_the_ports_of_its_own_network_and_not_those_of_others() -> None:
+    task, other = samples.task("main"), samples.task("other")
+    job = samples.job("j", samples.group("web", task, other))
+    placement = placed(job, "n", ALLOC_ID).placement
+    networks = {
+        name: AllocatedNetwork(
+            ip="192.0.2.1",
+            reserved_ports=[OfferedPort(label=f"{name}_admin", value=8080)],
+            dynamic_ports=[OfferedPort(label=f"{name}_http", value=20003, to=80)],
+        )
+        for name in ("main", "other")
+    }
+    tasks = {
+        name: msgspec.structs.replace(held, networks=[networks[name]])
+        for name, held in placement.resources.tasks.items()
+    }
+    resources = msgspec.structs.replace(placement.resources, tasks=tasks)
+    found = environment_of(
+        task, job=job, placement=msgspec.structs.replace(placement, resources=resources)
+    )
+    assert found["NOMAD_ADDR_main_admin"] == "192.0.2.1:8080"
+    assert (found["NOMAD_PORT_main_http"], found["NOMAD_HOST_PORT_main_http"]) == ("80", "20003")
+    assert not any("other_" in name for name in found)
 
 
 def test_the_task_has_the_last_word_and_may_refer_to_all_others() -> None:
