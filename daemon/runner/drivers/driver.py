@@ -86,7 +86,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig = LogConfig()
     network_mode: str = ""
     dns: NetworkDNS | None = None
-    ports: tuple[AllocatedPort, ...] = ()  # of its allocation
+    ports: tuple[AllocatedPort, ...] = ()  # of its group, and its own
     mounts: tuple[Mount, ...] = ()
 
 

@@ -144,6 +144,7 @@ def _devices() -> Iterator[str]:
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
     for name, target in _STREAMS.items():
         yield from ("--symlink", f"/proc/self/{target}", f"/dev/{name}")
+    yield from ("--remount-ro", "/dev")
 
 
 def _resolver(attempt: Attempt) -> Iterator[str]:
