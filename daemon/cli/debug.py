@@ -1,10 +1,12 @@
 """`operator debug`: what helps others to see what is wrong, in one file, without secrets.
 
 Definitions of jobs and values of variables stay out. From what goes in is removed what is called
-like a secret, and names and passwords in addresses.
+like a secret, and what looks like one in any text: names, passwords and queries in addresses, what
+is behind an equals sign, tokens by their form, keys, and what a template could not make sense of.
 """
 
 import io
+import os
 import re
 import tarfile
 import time
@@ -21,8 +23,29 @@ from daemon.version import VERSION
 from storage.errors import Invalid
 
 _REMOVED = "(removed)"
-_SECRET_NAMES = re.compile(r"secret|token|password|passphrase|credential", re.IGNORECASE)
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_TELLING = (
+    r"secret|token|passw|passphrase|pwd|credential|authorization|cookie"
+    r"|(?:api|access|account|private|ssh|encryption)[-_]?key|connection[-_]?string"
+)
+_SECRET_NAMES = re.compile(_TELLING, re.IGNORECASE)
+# What looks like a secret in a text, and what stands there instead.
+_TELLTALES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(?<=://)[^/\s@]+@"), ""),
+    (re.compile(r"""(://[^\s?"'<>]*)\?[^\s"'<>]*"""), rf"\1?{_REMOVED}"),
+    (
+        re.compile(rf"""(?i)([\w.-]*(?:{_TELLING})[\w.-]*=)("[^"]*"|'[^']*'|[^\s,;&]+)"""),
+        rf"\1{_REMOVED}",
+    ),
+    (re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]+"), rf"\1 {_REMOVED}"),
+    (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), _REMOVED),
+    (re.compile(r"\b(?:hv[sbr]\.[\w-]+|[sb]\.[A-Za-z0-9]{24,})"), _REMOVED),
+    (
+        re.compile(r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)"),
+        _REMOVED,
+    ),
+    (re.compile(r"(error calling \w+: )[^\n]*"), rf"\1{_REMOVED}"),
+)
+_FILE_MODE = 0o600
 _LISTS = {"namespace": "*"}
 # File in the bundle -> what it holds.
 _QUESTIONS: dict[str, tuple[str, dict[str, str]]] = {
@@ -67,10 +90,11 @@ def debug(
     target = output or Path(f"steward-debug-{stamp}.tar.gz")
     contents = list(_contents(client, duration, log_level))
     try:
-        with target.open("xb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _FILE_MODE)
+        with open(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as bundle:
             for name, content in contents:
                 entry = tarfile.TarInfo(f"{target.name.removesuffix('.tar.gz')}/{name}")
-                entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+                entry.size, entry.mode, entry.mtime = len(content), _FILE_MODE, int(time.time())
                 bundle.addfile(entry, io.BytesIO(content))
     except FileExistsError:
         raise Invalid(f"{target} exists already: name another file with -output") from None
@@ -84,7 +108,7 @@ def _contents(client: Client, duration: str, log_level: str) -> Iterator[tuple[s
     for name, (path, query) in _QUESTIONS.items():
         yield name, _answer(client, path, query)
     query = {"log_level": log_level, "plain": "true", "duration": duration}
-    yield "log.txt", _LOGIN.sub("", _log(client, query)).encode()
+    yield "log.txt", _cleaned(_log(client, query)).encode()
 
 
 def _answer(client: Client, path: str, query: dict[str, str]) -> bytes:
@@ -113,4 +137,10 @@ def without_secrets(value: object, name: str = "") -> object:
         return value
     if value and _SECRET_NAMES.search(name):
         return _REMOVED
-    return _LOGIN.sub("", value)
+    return _cleaned(value)
+
+
+def _cleaned(text: str) -> str:
+    for telltale, instead in _TELLTALES:
+        text = telltale.sub(instead, text)
+    return text

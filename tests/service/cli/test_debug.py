@@ -18,16 +18,47 @@ def contents(file: Path) -> dict[str, bytes]:
     return found
 
 
+def task(name: str, **fields: object) -> dict[str, object]:
+    secret = {"Env": {"PASSWORD": HIDDEN}, "RestartPolicy": {"Attempts": 0, "Mode": "fail"}}
+    config = {"command": "/bin/false", "args": [HIDDEN]}
+    return {"Name": name, "Driver": "raw_exec", "Config": config, **secret, **fields}
+
+
+def failing() -> list[dict[str, object]]:
+    """Return tasks that fail and say why, with what nobody else may see near it."""
+    source = f"http://user:{HIDDEN}@127.0.0.1:9/x?sig={HIDDEN}"
+    wrong = f"{{{{ with nomadVar `nomad/jobs/web` }}}}{{{{ parseInt `{HIDDEN}` }}}}{{{{ end }}}}"
+    return [
+        task("ends"),
+        task("fetches", Artifacts=[{"GetterSource": source, "GetterHeaders": {"x": HIDDEN}}]),
+        task("writes", Templates=[{"EmbeddedTmpl": wrong, "DestPath": "local/x"}]),
+    ]
+
+
 async def test_a_bundle_holds_what_is_there_and_no_secret(steward: Steward) -> None:
-    task = {"Name": "main", "Driver": "raw_exec", "Env": {"PASSWORD": HIDDEN}}
-    group = {"Name": "web", "Count": 0, "Tasks": [{**task, "Config": {"command": "/bin/true"}}]}
-    await steward.register({"ID": "web", "TaskGroups": [group], "Meta": {"a": HIDDEN}})
-    await steward.request("PUT", "/v1/var/app", {"Items": {"k": HIDDEN}})
+    policy = {"api_key": HIDDEN}
+    groups = [
+        {
+            "Name": str(one["Name"]),
+            "Count": 1,
+            "Tasks": [one],
+            "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+            "Scaling": {"Min": 0, "Max": 9, "Policy": policy},
+        }
+        for one in failing()
+    ]
+    await steward.request("PUT", "/v1/var/nomad/jobs/web", {"Items": {"k": HIDDEN}})
+    job = {"ID": "web", "Type": "batch", "TaskGroups": groups, "Meta": {"a": HIDDEN}}
+    await steward.register(job)
+    await steward.until("/v1/job/web", lambda found: found["Status"] == "dead")
     file = steward.directory / "bundle.tar.gz"
     words = ("operator", "debug", "-output", str(file), "-duration", "100ms")
     done = await steward.cli(*words)
     assert done.returncode == 0, done.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
     found = contents(file)
+    assert found["allocations.json"].count(b"Failed Artifact Download") >= 1
+    assert found["allocations.json"].count(b"Template failed") >= 1
     assert [one["ID"] for one in json.loads(found["jobs.json"])] == ["web"]
     assert {"agent.json", "metrics.json", "log.txt", "version.txt"} < found.keys()
     assert [name for name, content in found.items() if HIDDEN.encode() in content] == []
