@@ -107,6 +107,14 @@ async def force(visit: Visit) -> str:
 
 
 @action
+async def pause(visit: Visit) -> str:
+    """Skip the slots of a periodic job, or launch children at them again."""
+    act = "resume" if visit.form.get("resume") else "pause"
+    await visit.post(at(visit, f"/periodic/{act}"), namespace=_namespace(visit))
+    return back(visit, _job(visit))
+
+
+@action
 async def steer(visit: Visit) -> str:
     """Promote, fail, pause or resume a deployment."""
     act, deployment = visit["act"], visit["deployment_id"]

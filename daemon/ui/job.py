@@ -3,7 +3,9 @@
 from typing import Any
 from urllib.parse import quote
 
-from daemon.ui import words
+import trio
+
+from daemon.ui import paint, words
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
 from storage.errors import NotFound
@@ -82,13 +84,17 @@ async def definition(visit: Visit) -> Found:
     """Show a job as it was submitted, and as it is understood."""
     base = await _base(visit, "definition")
     job: Any = base["job"]
+    return {**base, "source": await _source(visit, base, job["Version"])}
+
+
+async def _source(visit: Visit, base: dict[str, object], version: int) -> str | None:
+    """Return a version as it was submitted, if that is kept."""
+    asked = {"namespace": base["namespace"], "version": version}
     try:
-        submission = await visit.get(
-            at(visit, "/submission"), namespace=base["namespace"], version=job["Version"]
-        )
+        found = await visit.get(at(visit, "/submission"), **asked)
     except NotFound:
-        submission = None
-    return {**base, "submission": submission}
+        return None
+    return str(found["Source"])
 
 
 @page("versions.html")
@@ -102,6 +108,27 @@ async def versions(visit: Visit) -> Found:
         for number, job in enumerate(found["Versions"])
     ]
     return {**base, "versions": rows}
+
+
+@page("compare.html")
+async def compare(visit: Visit) -> Found:
+    """Show two versions beside each other: what they say, and what it means."""
+    base = await _base(visit, "versions")
+    job: Any = base["job"]
+    given, chosen = visit.query.natural("old"), visit.query.natural("new")
+    new = job["Version"] if chosen is None else chosen
+    old = max(new - 1, 0) if given is None else given
+    asked = {"namespace": base["namespace"], "diffs": True, "diff_version": old}
+    found = await visit.get(at(visit, "/versions"), **asked)
+    known = [one["Version"] for one in found["Versions"]]
+    if new not in known:
+        raise NotFound(f"version {new} not found")
+    before, after = await _source(visit, base, old), await _source(visit, base, new)
+    lines = None
+    if before is not None and after is not None:
+        lines = await trio.to_thread.run_sync(paint.beside, before, after)
+    diff = found["Diffs"][known.index(new)]
+    return {**base, "known": known, "old": old, "new": new, "diff": diff, "lines": lines}
 
 
 @page("deployments.html")
@@ -132,7 +159,8 @@ async def launches(visit: Visit) -> Found:
         include_children=True,
         per_page=_NEWEST,
     )
-    slots = []
+    slots, clock = [], None
     if job["Periodic"]:
         slots = await visit.get(at(visit, "/periodic/slots"), namespace=base["namespace"])
-    return {**base, "children": children, "slots": slots[:_NEWEST]}
+        clock = await visit.get(at(visit, "/periodic"), namespace=base["namespace"])
+    return {**base, "children": children, "slots": slots[:_NEWEST], "clock": clock}

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 
-from daemon.ui import words
+from daemon.ui import paint, words
 from daemon.version import VERSION
 from daemon.web.reply import Reply, of_error
 from daemon.web.visits import PLACE, Visit
@@ -166,6 +166,7 @@ def _environment() -> Environment:
         file=lambda name: f"{PLACE}static/{name}?v={files()[name].mark}",
         version=VERSION,
         job_state=words.job_state,
+        pieces=paint.pieces,
     )
     made.filters.update(
         short=words.short,

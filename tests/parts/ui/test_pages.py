@@ -12,9 +12,10 @@ import trio
 from daemon.ui.routes import PAGES
 from storage.queries import job_status, jobs
 from storage.records.allocation import ClientStatus
+from storage.records.job import Periodic
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
-from tests.parts.ui.conftest import Site
+from tests.parts.ui.conftest import Browser, Site
 from tests.samples import group, job, task
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
@@ -193,6 +194,66 @@ async def test_settings_are_shown_beside_the_limits_of_drivers(open_site: Site) 
     text = (await open_site.browser().get("/ui/settings")).text
     assert "retention_events" in text
     assert '<th scope="row">raw_exec</th>' in text
+
+
+HCL = """job "web" {
+  # what it is for
+  group "g" {
+    count = 2
+    task "t" {
+      driver = "raw_exec"
+      config {
+        command = "/bin/x"
+      }
+    }
+  }
+}
+"""
+
+
+async def submit(browser: Browser, source: str) -> None:
+    planned = (await browser.send("/ui/plan", None, source=source)).text
+    index = re.search(r'name="index" value="(\d+)"', planned)
+    assert index is not None, planned
+    assert (await browser.send("/ui/run", None, source=source, index=index[1])).status_code == 303
+
+
+async def test_two_versions_are_shown_beside_each_other(open_site: Site) -> None:
+    browser = open_site.browser()
+    for count in (2, 3, 4):
+        await submit(browser, HCL.replace("count = 2", f"count = {count}"))
+    text = (await browser.get("/ui/job/web/compare?old=0&new=2")).text
+    assert "What has changed from version 0 to 2" in text
+    assert "<td>Count</td><td><code>2</code></td><td><code>4</code></td>" in text
+    files = text.partition("Their job files")[2]
+    assert "    count = 2</code>" in files
+    assert "    count = 4</code>" in files
+    assert "count = 3" not in files
+    assert 'action="/ui/job/web/compare"' in (await browser.get("/ui/job/web/versions")).text
+    for query, status in (("old=2&new=2", 200), ("old=7&new=2", 400), ("old=0&new=7", 404)):
+        answer = await browser.get(f"/ui/job/web/compare?{query}")
+        assert answer.status_code == status
+
+
+async def test_a_definition_is_shown_in_colours(open_site: Site) -> None:
+    browser = open_site.browser()
+    await submit(browser, HCL)
+    text = (await browser.get("/ui/job/web/definition")).text
+    assert '<span class="hl-comment"># what it is for</span>' in text
+    assert '<span class="hl-number">2</span>' in text
+    assert strange(text) == []
+
+
+async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
+    clock = Periodic(enabled=True, spec="0 3 * * *", spec_type="cron")
+    await open_site.cluster.register(job("clock", type="batch", periodic=clock))
+    browser = open_site.browser()
+    coming = (await browser.get("/ui/job/clock/launches")).text.partition("To come")[2]
+    assert coming.partition("Past")[0].count("T03:00:00Z") >= 10
+    await browser.send("/ui/job/clock/pause")
+    assert "It is paused" in (await browser.get("/ui/job/clock/launches")).text
+    await browser.send("/ui/job/clock/pause", None, resume="1")
+    assert "It is paused" not in (await browser.get("/ui/job/clock/launches")).text
 
 
 async def test_what_does_not_exist_is_told(open_site: Site) -> None:

@@ -1,0 +1,81 @@
+"""Job files in colours, and beside each other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemon.ui.paint import MOST_COMPARED, MOST_PAINTED, beside, pieces
+
+SOURCE = """job "web" { # why
+  count = 3 // how many
+  data  = <<EOF
+  x = "1
+  EOF
+  ok    = true /* or
+  not */
+}
+"""
+
+
+def special(source: str) -> list[tuple[str, str]]:
+    return [(kind, text.strip()) for kind, text in pieces(source) if kind]
+
+
+def test_each_piece_is_what_it_is() -> None:
+    assert special(SOURCE) == [
+        ("block", "job"),
+        ("text", '"web"'),
+        ("comment", "# why"),
+        ("key", "count"),
+        ("number", "3"),
+        ("comment", "// how many"),
+        ("key", "data"),
+        ("text", '<<EOF\n  x = "1\n  EOF'),
+        ("key", "ok"),
+        ("word", "true"),
+        ("comment", "/* or\n  not */"),
+    ]
+
+
+def test_json_has_keys_and_texts() -> None:
+    assert special('{"A": [1.5, null], "b" : "c:"}') == [
+        ("key", '"A"'),
+        ("number", "1.5"),
+        ("word", "null"),
+        ("key", '"b"'),
+        ("text", '"c:"'),
+    ]
+
+
+@given(st.text(alphabet='ab_-1."\\<{}[]=:#/* \n', max_size=200))
+def test_the_pieces_are_the_whole_text(source: str) -> None:
+    assert "".join(text for _, text in pieces(source)) == source
+
+
+@pytest.mark.parametrize("piece", ["a-", "<<A\n", "/*", '"\\', "\n    ", "1.", "a =", "\n a"])
+def test_what_never_ends_is_cut_as_well(piece: str) -> None:
+    source = (piece * MOST_PAINTED)[:MOST_PAINTED]
+    assert "".join(text for _, text in pieces(source)) == source
+
+
+def test_a_very_long_text_is_left_as_it_is() -> None:
+    source = "a = 1\n" * MOST_PAINTED
+    assert list(pieces(source)) == [("", source)]
+
+
+def test_texts_stand_beside_each_other_where_they_differ() -> None:
+    old = "\n".join(f"line {number}" for number in range(20))
+    new = old.replace("line 10\n", "other\nmore\n").replace("line 19", "")
+    lines = beside(old, new)
+    assert lines is not None
+    changed = [(one.fate, one.old_number, one.old, one.new_number, one.new) for one in lines]
+    assert ("edited", 11, "line 10", 11, "other") in changed
+    assert ("added", None, "", 12, "more") in changed
+    assert changed[-1] == ("deleted", 20, "line 19", None, "")
+    assert ("skipped", None, "", None, "") in changed
+    assert ("same", 1, "line 0", 1, "line 0") not in changed
+
+
+def test_what_is_the_same_or_too_long_has_no_lines() -> None:
+    assert beside("a\nb", "a\nb") == []
+    assert beside("a\n" * (MOST_COMPARED + 1), "b") is None
