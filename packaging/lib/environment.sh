@@ -154,7 +154,7 @@ set_up() { # what apt-get said: print the packages that it names as set up
 
 # ---- the virtual environment -----------------------------------------------------------------
 
-need_environment() { # directory, [dev]: make it, and install Steward and what it needs in it
+need_environment() { # directory, [groups of pyproject.toml]: make it, and install Steward and what it needs in it
     venv=$1
     wanted="$(cksum <"$root/pyproject.toml") ${2:-} $root"
     # The file is there in every clone, so nothing is left behind by locking it.
@@ -188,16 +188,17 @@ is_ready() { # directory, what is wanted in it
     [ -r "$1/.steward" ] && [ "$(cat "$1/.steward")" = "$2" ] && is_environment "$1"
 }
 
-install_steward() { # [dev]
+install_steward() { # [groups]
     set -- "$1" -e "$root"
     if [ -n "$1" ]; then
         # `pip install --group` would do, but needs a newer pip than many have.
-        "$venv/bin/python" -I - "$root/pyproject.toml" >"$scratch/dev.txt" <<'PYTHON'
+        "$venv/bin/python" -I - "$root/pyproject.toml" "$1" >"$scratch/groups.txt" <<'PYTHON'
 import sys, tomllib
 with open(sys.argv[1], "rb") as file:
-    print("\n".join(tomllib.load(file)["dependency-groups"]["dev"]))
+    groups = tomllib.load(file)["dependency-groups"]
+print("\n".join(one for name in sys.argv[2].split() for one in groups[name]))
 PYTHON
-        set -- "$@" -r "$scratch/dev.txt"
+        set -- "$@" -r "$scratch/groups.txt"
     fi
     shift
     quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-input "$@" || return

@@ -2,6 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from daemon.api.cluster.meanings import MEANINGS
 from tests.service.daemon import Steward
 
 Labels = dict[str, str]
@@ -77,3 +78,7 @@ async def test_the_same_values_come_as_json(steward: Steward) -> None:
     running = gauges["nomad.nomad.job_summary.running"]
     assert (running["Value"], running["Labels"]["job"]) == (1, "web")
     assert {"Timestamp", "Counters", "Samples", "Points"} < shown.keys()
+    # Each has a meaning, and there is one for each; only of a cloud and of what was forgotten is nothing here.
+    assert gauges.keys() <= MEANINGS.keys()
+    absent = {"steward.cloud_token.age_seconds", "steward.collected"}
+    assert MEANINGS.keys() - gauges.keys() <= absent

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
 from daemon.api.cluster.gauges import Gauge, Labels, gauges
+from daemon.api.cluster.meanings import MEANINGS
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.records.base import SECOND, Record
@@ -54,7 +55,7 @@ class _Collected:
         for name, same in self._by_name.items():
             labels = sorted({label for one in same for label in one.labels})
             spelled = name.replace(".", "_").replace("-", "_")
-            family = GaugeMetricFamily(spelled, name, labels=labels)
+            family = GaugeMetricFamily(spelled, MEANINGS.get(name, name), labels=labels)
             for one in same:
                 family.add_metric([one.labels.get(label, "") for label in labels], one.value)
             yield family

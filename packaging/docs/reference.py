@@ -1,0 +1,226 @@
+"""The pages of the reference that are made of the program itself, when the documentation is built.
+
+mkdocs calls `on_files` and `on_page_markdown`; `pages` needs nothing but Steward.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from daemon.__main__ import command_line
+from daemon.agent import agent
+from daemon.api.cluster.meanings import MEANINGS
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.openapi import describe
+from daemon.api.routes import ROUTES
+from daemon.cli.client import Connection
+from daemon.config import FIELDS, PREFIX
+from daemon.version import VERSION
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+DOCS = Path(__file__).parents[2] / "docs"
+_OUTSIDE = re.compile(r"\[([^\]]*)\]\(\.\./(?:bench|packaging)[^)]*\)")
+
+
+def pages() -> dict[str, str]:
+    """Return each page by its path."""
+    made = {
+        "reference/commands.md": _commands(),
+        "reference/http.md": _http(),
+        "reference/settings.md": _settings(),
+        "reference/metrics.md": _metrics(),
+    }
+    return {path: "\n".join(lines) + "\n" for path, lines in made.items()}
+
+
+def on_files(files: "Files", config: "MkDocsConfig") -> "Files":
+    """Add the pages to those of the documentation."""
+    from mkdocs.structure.files import File
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: "Page", **_: object) -> str:
+    """Return a page without links to what is not part of the documentation; one lists the decisions."""
+    if page.file.src_uri == "decisions/README.md":
+        markdown += "\n" + "\n".join(_decisions()) + "\n"
+    return _OUTSIDE.sub(r"\1", markdown)
+
+
+def _decisions() -> Iterator[str]:
+    for one in sorted((DOCS / "decisions").glob("0*.md")):
+        yield f"- [{one.read_text().splitlines()[0].lstrip('# ')}]({one.name})"
+
+
+# ---- commands --------------------------------------------------------------------------------------
+
+
+def _commands() -> Iterator[str]:
+    yield "# Commands\n"
+    yield f"All commands of Steward {VERSION}, as `--help` describes them. [The command line](../command-line.md) says"
+    yield "what they have in common, such as the options that name the daemon and the token.\n"
+    root = command_line()
+    yield from _group(root, click.Context(root, info_name="steward", **root.context_settings))
+
+
+def _group(group: click.Group, context: click.Context) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is None:
+            continue
+        inner = click.Context(command, info_name=name, parent=context)
+        if isinstance(command, click.Group):
+            yield from _group(command, inner)
+            continue
+        yield f"## {inner.command_path}\n"
+        about, _, example = (command.help or "").partition("Example:")
+        yield f"{_plain(about)}\n"
+        yield f"```\n{inner.command_path} {' '.join(command.collect_usage_pieces(inner))}\n```\n"
+        yield from _options(command, inner)
+        if example:
+            yield f"Example: `{' '.join(example.split())}`\n"
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    records = [
+        record
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        and parameter.name not in Connection.__struct_fields__
+        and (record := parameter.get_help_record(context))
+    ]
+    if records:
+        yield "| Option | Meaning |\n|---|---|"
+        yield from (f"| `{_cell(names)}` | {_cell(words)} |" for names, words in records)
+        yield ""
+
+
+def _plain(text: str) -> str:
+    """Return the paragraphs of a help, with nothing in them that Markdown would take for its own."""
+    paragraphs = (" ".join(one.split()) for one in text.strip().split("\n\n"))
+    return re.sub(r"([<>*_\[\]{}])", r"\\\1", "\n\n".join(paragraphs))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# ---- the API ---------------------------------------------------------------------------------------
+
+
+def _http() -> Iterator[str]:
+    description = describe(ROUTES, ENDPOINTS, VERSION)
+    yield "# HTTP\n"
+    yield f"{description['info']['description']} A daemon serves the whole description, for programs, at `/v1/openapi.json`.\n"
+    yield "| Call | In the query | Takes | Answers |\n|---|---|---|---|"
+    for path, methods in description["paths"].items():
+        for method, operation in methods.items():
+            if method != "put":  # the same as POST
+                yield _call(method.upper(), path, operation)
+    yield "\n## Types\n"
+    for name, schema in sorted(description["components"]["schemas"].items()):
+        yield f"### {name}\n\n{_plain(schema.get('description', ''))}\n"
+        fields = schema.get("properties", {})
+        if fields:
+            yield "| Field | Type |\n|---|---|"
+            yield from (f"| `{field}` | {_typed(kind)} |" for field, kind in fields.items())
+            yield ""
+
+
+def _call(method: str, path: str, operation: dict[str, Any]) -> str:
+    query = (one["name"] for one in operation["parameters"] if one["in"] == "query")
+    takes = _typed(_schema(operation["requestBody"])) if "requestBody" in operation else ""
+    answers = {
+        _typed(_schema(answer)) for answer in operation["responses"].values() if "content" in answer
+    }
+    names = ", ".join(f"`{one}`" for one in query)
+    about = f"`{method} {path}`<br>{_cell(_plain(operation['summary']))}"
+    return f"| {about} | {names} | {takes} | {' or '.join(sorted(answers))} |"
+
+
+def _schema(body: dict[str, Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = next(iter(body["content"].values()))["schema"]
+    return schema
+
+
+def _typed(schema: dict[str, Any]) -> str:
+    """Return a schema in words, with links to the types that it names."""
+    if reference := schema.get("$ref"):
+        name = reference.rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_typed, schema["anyOf"]))
+    if "items" in schema:
+        return f"list of {_typed(schema['items'])}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"map of {_typed(schema['additionalProperties'])}"
+    return str(schema.get("type") or schema.get("description") or "anything")
+
+
+# ---- settings and metrics ----------------------------------------------------------------------------
+
+
+def _settings() -> Iterator[str]:
+    flags = {
+        parameter.name: parameter.opts[-1]
+        for parameter in agent.params
+        if isinstance(parameter, click.Option)
+    }
+    yield "# Settings\n"
+    yield "Each setting with its kind and the names by which file, environment and command line know it."
+    yield "[Settings of the agent](../configuration.md) says what they mean.\n"
+    yield "| In the file | Kind | Default | In the environment | Option |\n|---|---|---|---|---|"
+    for name, field in FIELDS.items():
+        flag = f"`{flags[name]}`" if name in flags else ""
+        default = msgspec.NODEFAULT if field.default is msgspec.NODEFAULT else field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        shown = (
+            ""
+            if str(default) in ("", ".")
+            else f"`{msgspec.json.encode(default, enc_hook=str).decode()}`"
+        )
+        kind = _kind(msgspec.inspect.type_info(field.type))
+        yield f"| `{name}` | {kind} | {shown} | `{PREFIX}{name.upper()}` | {flag} |"
+
+
+def _kind(kind: msgspec.inspect.Type) -> str:
+    """Return in words what a setting may be."""
+    match kind:
+        case msgspec.inspect.IntType(ge=least, le=most):
+            above = "" if least is None else f" from {least}"
+            return f"number{above}" + ("" if most is None else f" to {most}")
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.ListType(item_type=item):
+            return f"list of {_kind(item)}s"
+        case msgspec.inspect.DictType(value_type=value):
+            return f"{_kind(value)}s by name"
+        case msgspec.inspect.UnionType(types=types):
+            known = [one for one in types if not isinstance(one, msgspec.inspect.NoneType)]
+            return " or ".join(map(_kind, known))
+        case msgspec.inspect.StructType():
+            return "table"
+        case msgspec.inspect.CustomType():
+            return "path"
+        case _:
+            return "text"
+
+
+def _metrics() -> Iterator[str]:
+    yield "# Metrics\n"
+    yield "What `GET /v1/metrics` shows, and `?format=prometheus` with `_` in the place of each point. All are gauges, counted when"
+    yield "somebody asks.\n"
+    yield "| Metric | Meaning |\n|---|---|"
+    for name, words in MEANINGS.items():
+        yield f"| `{name}` | {_cell(words)} |"
