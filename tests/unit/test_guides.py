@@ -20,6 +20,7 @@ from tests.unit.jobspec import golden
 from tests.unit.jobspec.hcl.build import parse
 
 DOCS = Path(__file__).parents[2] / "docs"
+README = DOCS.parent / "README.md"
 GUIDES = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("coming-from/*.md")])
 
 
@@ -36,7 +37,7 @@ COMMANDS = [
 ]
 FILES = [
     pytest.param(text, id=f"{page.stem} {number}")
-    for page in GUIDES
+    for page in (*GUIDES, README)
     for number, text in enumerate(blocks(page, "hcl"))
 ]
 
@@ -62,7 +63,7 @@ def test_a_file_of_a_guide_is_valid(text: str) -> None:
     assert validate(canonicalize(golden.document(parse(text)))).errors == ()
 
 
-PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), DOCS.parent / "README.md"])
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("[!n]*/*.md"), README])
 
 
 def anchors(page: Path) -> set[str]:
