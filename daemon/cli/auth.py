@@ -6,7 +6,7 @@ import click
 
 from daemon.cli.client import Client
 from daemon.cli.envelope import Envelope
-from daemon.cli.options import Command, connected, shown
+from daemon.cli.options import Command, connected_to_secrets, shown
 from daemon.cli.output import Screen
 from daemon.cli.path import address
 
@@ -28,7 +28,7 @@ def _about_tokens(command: Command) -> Command:
 
 @click.command(name="list")
 @shown
-@connected
+@connected_to_secrets
 def index(client: Client, screen: Screen) -> None:
     """List the login methods by path.
 
@@ -52,7 +52,7 @@ def index(client: Client, screen: Screen) -> None:
 @click.option("--path", default="", help="Where it is [default: TYPE].")
 @_about_tokens
 @shown
-@connected
+@connected_to_secrets
 def enable(
     client: Client,
     screen: Screen,
@@ -76,7 +76,7 @@ def enable(
 @click.argument("path")
 @_about_tokens
 @shown
-@connected
+@connected_to_secrets
 def tune(client: Client, screen: Screen, path: str, **changes: str) -> None:
     """Change what the login method at PATH says about its tokens.
 
@@ -91,7 +91,7 @@ def tune(client: Client, screen: Screen, path: str, **changes: str) -> None:
 @click.command()
 @click.argument("path")
 @shown
-@connected
+@connected_to_secrets
 def disable(client: Client, screen: Screen, path: str) -> None:
     """Disable the login method at PATH, and end every token that it has issued.
 

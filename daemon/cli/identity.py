@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from daemon.cli.client import Client
-from daemon.cli.options import connected, shown
+from daemon.cli.options import connected_to_secrets, shown
 from daemon.cli.output import Screen
 from storage.errors import Invalid
 
@@ -17,7 +17,7 @@ _DOCUMENTS = ("openid-configuration", "keys")
 @click.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @shown
-@connected
+@connected_to_secrets
 def export(client: Client, screen: Screen, directory: Path) -> None:
     """Write the public documents of the daemon's own issuer below DIRECTORY.
 

@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.cli.client import Answer, Client
 from daemon.cli.metadata import Metadata, usual
-from daemon.cli.options import Command, connected, connected_openly, shown, variables
+from daemon.cli.options import Command, connected_openly, connected_to_secrets, shown, variables
 from daemon.cli.output import Screen
 from daemon.cli.secret import keep_token
 from daemon.cli.text import span
@@ -162,7 +162,7 @@ def login(client: Client, screen: Screen, wanted: Wanted, *, no_store: bool) -> 
 @click.command()
 @_wanting
 @shown
-@connected
+@connected_to_secrets
 def explain(client: Client, screen: Screen, wanted: Wanted) -> int:
     """Say which rules a login would meet, and which one refuses it. Nobody is let in.
 
@@ -188,7 +188,7 @@ def explain(client: Client, screen: Screen, wanted: Wanted) -> int:
 
 @click.command()
 @shown
-@connected
+@connected_to_secrets
 def logout(client: Client, screen: Screen) -> None:
     """End the token that is kept for the next commands, and forget it.
 

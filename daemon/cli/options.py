@@ -24,36 +24,47 @@ SOCKET = "/run/steward/steward.sock"
 Command = Callable[..., int | None]
 
 
-def variables(name: str) -> list[str]:
+# Whose variables count, first choice first: ours, then those of the peer whose side is spoken to.
+_OF_JOBS = ("STEWARD", "NOMAD")
+_OF_SECRETS = ("STEWARD", "VAULT", "BAO", "NOMAD")
+
+
+def variables(name: str, prefixes: tuple[str, ...] = _OF_JOBS) -> list[str]:
     """Return the variables that may hold a setting, first choice first."""
-    return [f"STEWARD_{name}", f"NOMAD_{name}"]
+    return [f"{prefix}_{name}" for prefix in prefixes]
 
 
 def _setting(
-    flag: str, variable: str, about: str, *, default: str | None = "", is_flag: bool = False
+    flag: str, variable: str, about: str, prefixes: tuple[str, ...], *, is_flag: bool = False
 ) -> Callable[[Command], Command]:
     return click.option(
         flag,
-        envvar=variables(variable),
+        envvar=variables(variable, prefixes),
         help=f"{about} [env: STEWARD_{variable}]",
-        default=False if is_flag else default,
+        default=False if is_flag else "",
         is_flag=is_flag,
     )
 
 
-_CONNECTION = (
-    _setting("--address", "ADDR", "Address of the daemon."),
-    _setting("--token", "TOKEN", "Secret of the token to use; -: asked for."),
-    _setting("--namespace", "NAMESPACE", "Namespace; * means all in lists."),
-    _setting("--region", "REGION", "Region."),
-    _setting("--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy before it."),
-    _setting("--ca-cert", "CACERT", "File of the authority to trust."),
-    _setting("--ca-path", "CAPATH", "Directory of authorities to trust."),
-    _setting("--client-cert", "CLIENT_CERT", "File of a client certificate."),
-    _setting("--client-key", "CLIENT_KEY", "File of its key."),
-    _setting("--tls-server-name", "TLS_SERVER_NAME", "Name in its certificate."),
-    _setting("--tls-skip-verify", "SKIP_VERIFY", "Trust any certificate.", is_flag=True),
-)
+def _connection(of: tuple[str, ...]) -> tuple[Callable[[Command], Command], ...]:
+    jobs = _OF_JOBS  # a namespace and a region of the other side are something else
+    return (
+        _setting("--address", "ADDR", "Address of the daemon.", of),
+        _setting("--token", "TOKEN", "Secret of the token to use; -: asked for.", of),
+        _setting("--namespace", "NAMESPACE", "Namespace; * means all in lists.", jobs),
+        _setting("--region", "REGION", "Region.", jobs),
+        _setting("--http-auth", "HTTP_AUTH", "USER:PASSWORD for a proxy before it.", jobs),
+        _setting("--ca-cert", "CACERT", "File of the authority to trust.", of),
+        _setting("--ca-path", "CAPATH", "Directory of authorities to trust.", of),
+        _setting("--client-cert", "CLIENT_CERT", "File of a client certificate.", of),
+        _setting("--client-key", "CLIENT_KEY", "File of its key.", of),
+        _setting("--tls-server-name", "TLS_SERVER_NAME", "Name in its certificate.", of),
+        _setting("--tls-skip-verify", "SKIP_VERIFY", "Trust any certificate.", of, is_flag=True),
+    )
+
+
+_CONNECTION = _connection(_OF_JOBS)
+_CONNECTION_TO_SECRETS = _connection(_OF_SECRETS)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _LOOKS = (
     click.option("--verbose", is_flag=True, help="Print whole identifiers and more."),
@@ -74,18 +85,27 @@ _SCREEN_OF_VALUES = (_JSON, _selector("-t"), *_LOOKS)
 
 def connected(command: Command) -> Command:
     """Give a command the options of a connection, and a `client` instead of them."""
-    return _connected(command, find_token)
+    return _connected(command, find_token, _CONNECTION)
+
+
+def connected_to_secrets(command: Command) -> Command:
+    """Do the same for a command of the secrets side: the variables of its peers count as well."""
+    return _connected(command, find_token, _CONNECTION_TO_SECRETS)
 
 
 def connected_openly(command: Command) -> Command:
-    """Do the same for a command that shows no token, because it is to get one."""
-    return _connected(command, lambda _given, _environment: "")
+    """Do the same for one that shows no token, because it is to get one."""
+    return _connected(command, lambda _given, _environment: "", _CONNECTION_TO_SECRETS)
 
 
-def _connected(command: Command, find: Callable[[str, Mapping[str, str]], str]) -> Command:
+def _connected(
+    command: Command,
+    find: Callable[[str, Mapping[str, str]], str],
+    settings_of: tuple[Callable[[Command], Command], ...],
+) -> Command:
     @wraps(command)
     def call(*args: object, **options: object) -> int | None:
-        # Slow to import: what asks nobody (`version`, `fmt`, a completion) goes without.
+        # Slow to import: what asks nobody (`version`, `fmt`) goes without.
         from daemon.cli.client import Client, Connection
 
         settings = {field: options.pop(field) for field in Connection.__struct_fields__}
@@ -94,7 +114,7 @@ def _connected(command: Command, find: Callable[[str, Mapping[str, str]], str]) 
         with Client(msgspec.convert(settings, Connection)) as client:
             return command(*args, client=client, **options)
 
-    return _with(_CONNECTION, call)
+    return _with(settings_of, call)
 
 
 def usual_address() -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from daemon.cli.client import Answer, Client, segment
 from daemon.cli.envelope import Envelope, show, text
-from daemon.cli.options import connected, shown, shown_values
+from daemon.cli.options import connected_to_secrets, shown, shown_values
 from daemon.cli.output import Screen
 from storage.errors import Invalid, NotFound
 
@@ -21,7 +21,7 @@ _FIELDS = click.argument("fields", metavar="[NAME=VALUE...]", nargs=-1)
 @_FIELDS
 @_FIELD
 @shown_values
-@connected
+@connected_to_secrets
 def read(client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str) -> None:
     """Print what stands at PATH.
 
@@ -37,7 +37,7 @@ def read(client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, 
 @_FIELD
 @click.option("-f", "--force", is_flag=True, help="Nothing but the path is to be said.")
 @shown_values
-@connected
+@connected_to_secrets
 def write(
     client: Client, screen: Screen, path: str, fields: tuple[str, ...], *, field: str, force: bool
 ) -> None:
@@ -60,7 +60,7 @@ def write(
 @click.command(name="list")
 @click.argument("path")
 @shown
-@connected
+@connected_to_secrets
 def index(client: Client, screen: Screen, path: str) -> None:
     """Print the names of what is below PATH.
 
@@ -78,7 +78,7 @@ def index(client: Client, screen: Screen, path: str) -> None:
 @click.command()
 @click.argument("path")
 @shown
-@connected
+@connected_to_secrets
 def delete(client: Client, screen: Screen, path: str) -> None:
     """Remove what stands at PATH.
 

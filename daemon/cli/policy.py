@@ -7,7 +7,7 @@ import click
 from daemon.cli.acl import read_text
 from daemon.cli.client import Client, segment
 from daemon.cli.envelope import Envelope
-from daemon.cli.options import connected, shown
+from daemon.cli.options import connected_to_secrets, shown
 from daemon.cli.output import Screen
 from daemon.cli.policyformat import formatted
 from daemon.cli.secret import ask
@@ -31,7 +31,7 @@ class Explanation(Record, frozen=True, kw_only=True):
 
 @click.command()
 @shown
-@connected
+@connected_to_secrets
 def index(client: Client, screen: Screen) -> None:
     """List the policies.
 
@@ -49,7 +49,7 @@ def index(client: Client, screen: Screen) -> None:
 @click.command()
 @click.argument("name")
 @shown
-@connected
+@connected_to_secrets
 def read(client: Client, screen: Screen, name: str) -> None:
     """Print the text of the policy NAME.
 
@@ -66,7 +66,7 @@ def read(client: Client, screen: Screen, name: str) -> None:
 @click.argument("name")
 @click.argument("file")
 @shown
-@connected
+@connected_to_secrets
 def write(client: Client, screen: Screen, name: str, file: str) -> None:
     """Make the policy NAME, or change it, from FILE (-: standard input).
 
@@ -82,7 +82,7 @@ def write(client: Client, screen: Screen, name: str, file: str) -> None:
 @click.command()
 @click.argument("name")
 @shown
-@connected
+@connected_to_secrets
 def delete(client: Client, screen: Screen, name: str) -> None:
     """Remove the policy NAME.
 
@@ -114,7 +114,7 @@ def fmt(file: str) -> None:
 @click.argument("method")
 @click.argument("path")
 @shown
-@connected
+@connected_to_secrets
 def explain(client: Client, screen: Screen, whose: str, method: str, path: str) -> int:
     """Tell which rule decides whether the holder of a token (-: asked for) may ask METHOD PATH.
 

@@ -7,7 +7,7 @@ import click
 
 from daemon.cli.client import Client
 from daemon.cli.envelope import Envelope, show
-from daemon.cli.options import connected, shown
+from daemon.cli.options import connected_to_secrets, shown
 from daemon.cli.output import Screen
 from daemon.cli.secret import ask
 from storage.errors import Invalid
@@ -31,7 +31,7 @@ _TOKEN = click.argument("whose", default="", metavar="[TOKEN]")
 @click.option("--no-default-policy", is_flag=True, help="Without the policy default.")
 @click.option("--renewable/--not-renewable", default=True, help="Whether it may be renewed.")
 @shown
-@connected
+@connected_to_secrets
 def create(client: Client, screen: Screen, *, role: str, **options: object) -> None:
     """Make a token with the rights of the one that is used, or fewer.
 
@@ -61,7 +61,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 @_TOKEN
 @_ACCESSOR
 @shown
-@connected
+@connected_to_secrets
 def lookup(client: Client, screen: Screen, whose: str, *, accessor: bool) -> None:
     """Describe TOKEN (-: asked for); without it, the one that is used.
 
@@ -80,7 +80,7 @@ def lookup(client: Client, screen: Screen, whose: str, *, accessor: bool) -> Non
 @_ACCESSOR
 @_INCREMENT
 @shown
-@connected
+@connected_to_secrets
 def renew(client: Client, screen: Screen, whose: str, *, accessor: bool, increment: str) -> None:
     """Let TOKEN (-: asked for) live on; without it, the one that is used.
 
@@ -102,7 +102,7 @@ def renew(client: Client, screen: Screen, whose: str, *, accessor: bool, increme
 @click.option("--self", "own", is_flag=True, help="The token that is used.")
 @click.option("--mode", type=click.Choice(["orphan"]), help="orphan: its children live on.")
 @shown
-@connected
+@connected_to_secrets
 def revoke(
     client: Client, screen: Screen, whose: str, *, accessor: bool, own: bool, mode: str | None
 ) -> None:
@@ -126,7 +126,7 @@ def revoke(
 @click.argument("words", metavar="[TOKEN] PATH", nargs=-1, required=True)
 @_ACCESSOR
 @shown
-@connected
+@connected_to_secrets
 def capabilities(client: Client, screen: Screen, words: tuple[str, ...], *, accessor: bool) -> None:
     """Tell what TOKEN (-: asked for) may do at PATH; without it, the one that is used.
 

@@ -241,7 +241,7 @@ def environment(**more: str) -> Mapping[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("STEWARD_", "NOMAD_"))
+        if not name.startswith(("STEWARD_", "NOMAD_", "VAULT_", "BAO_"))
     }
     return {**kept, **more}
 

@@ -646,6 +646,18 @@ def test_the_older_variables_are_read_where_ours_are_not_set(
     assert tokens == ["old", "new", "flag"]
 
 
+def test_the_other_peers_variables_count_on_its_own_side_alone(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    fake.tell("/v1/auth/token/lookup-self", {"data": {"id": "one"}})
+    fake.tell("/v1/jobs", [])
+    theirs = {"VAULT_ADDR": fake.address, "VAULT_TOKEN": "vault", "BAO_TOKEN": "bao"}
+    terminal.type("read", "auth/token/lookup-self", **theirs, STEWARD_ADDR="")
+    terminal.type("read", "auth/token/lookup-self", **theirs, STEWARD_TOKEN="ours")
+    terminal.type("status", **theirs)
+    assert [seen.headers.get("x-service-token") for seen in fake.seen] == ["vault", "ours", None]
+
+
 @pytest.mark.parametrize("verb", [["job", "status"], ["node", "status"], ["alloc", "status"]])
 def test_a_document_is_printed_whole_or_in_part(
     fake: FakeDaemon, terminal: Terminal, verb: list[str]
