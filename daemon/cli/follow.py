@@ -141,7 +141,8 @@ def follow_deployment(client: Client, progress: Progress, deployment_id: str) ->
 def _group_row(name: str, state: DeploymentGroup) -> Row:
     counts = f"{state.placed_allocs}/{state.desired_total} placed, {state.healthy_allocs} healthy"
     ill = f"{state.unhealthy_allocs} unhealthy" if state.unhealthy_allocs else ""
-    return Row("group", name, "", counts, ill)
+    done, total = state.healthy_allocs, state.desired_total
+    return Row("group", name, "", counts, ill, done, total)
 
 
 def _waits_for_somebody(deployment: Deployment) -> bool:

@@ -26,13 +26,15 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(NamedTuple):
-    """One thing that is being followed: what it is, and how it is now."""
+    """One thing that is being followed: what it is, and how it is now; `done` of `total`, if counted."""
 
     kind: str
     id: str
     name: str
     status: str
     detail: str = ""
+    done: int = 0
+    total: int = 0
 
 
 class Progress:

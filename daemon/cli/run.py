@@ -8,7 +8,7 @@ import msgspec
 
 from daemon.cli.answers import Registered
 from daemon.cli.client import Answer, Client
-from daemon.cli.follow import Ending, follow_run
+from daemon.cli.follow import EXIT_NOT_PLACED, Ending, follow_run
 from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen, Silence
@@ -132,7 +132,9 @@ def _show_ending(screen: Screen, answer: Answer, ending: Ending) -> None:
         screen.document(msgspec.json.encode({**answer.decode(_Json), **shown}))
         return
     screen.line(ending.told)
-    if ending.status:
+    if ending.status == EXIT_NOT_PLACED:
+        screen.hint(f"See what it lacks with: steward job explain {job_id}")
+    elif ending.status:
         screen.hint(f"Look at it with: steward job status {job_id}")
     else:
         screen.hint(f"See what it prints with: steward logs -f -job {job_id}")

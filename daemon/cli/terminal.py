@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +29,7 @@ _COLOURS = {
 }
 
 
+_BAR = 20  # columns
 _FATES = {
     DiffType.ADDED: "green",
     DiffType.DELETED: "red",
@@ -54,7 +56,7 @@ class _Live(Progress):
             self._shown[row.kind, row.id] = row
         table = _grid()
         for row in self._shown.values():
-            about = Text(row.kind, style="bright_black"), Text(row.id), Text(row.name)
+            about = Text(row.kind, style="bright_black"), Text(row.id), _middle(row)
             table.add_row(*about, styled(row.status), Text(row.detail, style="bright_black"))
         self._live.update(table, refresh=True)
 
@@ -101,6 +103,13 @@ class TerminalScreen(Screen):
         """Show how things go on while the block runs."""
         with Live(console=self._console, auto_refresh=False) as live:
             yield _Live(live)
+
+
+def _middle(row: Row) -> Text | ProgressBar:
+    """Return the name of a thing, or a bar of how far it is."""
+    if not row.total:
+        return Text(row.name)
+    return ProgressBar(total=row.total, completed=row.done, width=_BAR)
 
 
 def _grid() -> Table:

@@ -58,6 +58,15 @@ def test_progress_is_drawn_again_when_something_has_changed(
     ]
 
 
+def test_what_is_counted_has_a_bar(
+    screen: TerminalScreen, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with screen.progress() as progress:
+        progress.show([Row("group", "web", "", "2/4 placed, 1 healthy", "", 1, 4)])
+    drawn = without_colour(capsys.readouterr().out)
+    assert re.search(r"group +web +[━╸╺]{20} +2/4 placed, 1 healthy", drawn)
+
+
 @pytest.mark.parametrize(("hints", "shown"), [(True, "\nNext: x\n"), (False, "")])
 def test_a_hint_is_shown_unless_it_is_unwanted(
     hints: bool, shown: str, capsys: pytest.CaptureFixture[str]
