@@ -29,6 +29,13 @@ _CONTEXTS = {
     "namespace": "namespaces",
     "node_id": "nodes",
 }
+# Modules of which every command is about one kind of thing, and names it so.
+_MODULES = {
+    "daemon.cli.lock": "vars",
+    "daemon.cli.namespace": "namespaces",
+    "daemon.cli.variable": "vars",
+}
+_THING = frozenset({"name", "path", "prefix"})
 _FILES = frozenset(
     {"ca_cert", "ca_path", "client_cert", "client_key", "file", "files", "jwt_file", "var_file"}
 )
@@ -60,8 +67,16 @@ def offer_names(command: click.Command) -> None:
     for parameter in command.params:
         if parameter.name in _FILES:
             parameter.type = click.Path()
-        elif parameter.name in _CONTEXTS:
-            parameter.type = _Named(_CONTEXTS[parameter.name])
+        elif context := _context(command, parameter):
+            parameter.type = _Named(context)
+
+
+def _context(command: click.Command, parameter: click.Parameter) -> str | None:
+    """Return where what a parameter names is found; None when the daemon does not know."""
+    name = parameter.name or ""
+    if name in _THING and command.callback is not None:
+        return _MODULES.get(command.callback.__module__)
+    return _CONTEXTS.get(name)
 
 
 def _ask(given: Mapping[str, object], context: str, beginning: str) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from daemon.__main__ import two_dashes
 from storage.records.allocation import (
     AllocatedCPU,
     AllocatedMemory,
@@ -656,6 +657,32 @@ def test_the_other_peers_variables_count_on_its_own_side_alone(
     terminal.type("read", "auth/token/lookup-self", **theirs, STEWARD_TOKEN="ours")
     terminal.type("status", **theirs)
     assert [seen.headers.get("x-service-token") for seen in fake.seen] == ["vault", "ours", None]
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "path"),
+    [
+        ("system gc", "PUT", "/v1/system/gc"),
+        ("namespace delete shop", "DELETE", "/v1/namespace/shop"),
+        ("var purge a/b", "DELETE", "/v1/var/a/b"),
+        ("acl policy delete p", "DELETE", "/v1/acl/policy/p"),
+        ("policy delete p", "DELETE", "/v1/sys/policies/acl/p"),
+        ("auth disable azure", "DELETE", "/v1/sys/auth/azure"),
+        ("delete auth/azure/role/web", "DELETE", "/v1/auth/azure/role/web"),
+        ("write -force auth/azure/rotate-root", "POST", "/v1/auth/azure/rotate-root"),
+        ("token revoke -self", "POST", "/v1/auth/token/revoke-self"),
+    ],
+)
+def test_what_was_done_is_told_in_words_or_in_a_document(
+    fake: FakeDaemon, terminal: Terminal, words: str, method: str, path: str
+) -> None:
+    fake.tell(path, Told(b""), method=method)
+    typed = two_dashes(words.split())
+    told = terminal.type(*typed)
+    assert (told.exit_code, told.stderr) == (0, "")
+    shown = terminal.type(*typed, "--json")
+    assert json.loads(shown.stdout) == {"Message": told.stdout.strip()}
+    assert terminal.type(*typed, "-t", ".Message").stdout == told.stdout
 
 
 @pytest.mark.parametrize("verb", [["job", "status"], ["node", "status"], ["alloc", "status"]])

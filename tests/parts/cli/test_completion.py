@@ -30,6 +30,8 @@ def offered(terminal: Terminal, line: str) -> list[str]:
         ("steward deployment promote 6", "deployment", ALLOC),
         ("steward node drain 6", "nodes", ALLOC),
         ("steward job status --namespace w", "namespaces", "web"),
+        ("steward namespace status w", "namespaces", "web"),
+        ("steward var get nomad/j", "vars", "nomad/jobs"),
     ],
 )
 def test_names_are_those_of_the_daemon(
