@@ -2,22 +2,26 @@
 
 `user_version` says which form a file has. A file of a newer form is refused: an older
 program must not touch what it does not know. A step runs in one transaction with the
-change of `user_version`, so a crash leaves the old form or the new one.
+change of `user_version`, so a crash leaves the old form or the new one. Before the first
+step the file as it was is copied beside it: the way back to the older program.
 """
 
+import os
 import re
 import sqlite3
+from contextlib import closing
 from importlib import resources
 from pathlib import Path
 
 import msgspec
 
-from storage.errors import StorageUnusable
+from storage.errors import StorageFull, StorageUnusable
 from storage.records.namespace import Namespace
 
 APPLICATION_ID = 0x53545744  # "STWD": what `file` and `steward operator snapshot inspect` look for
 VERSION = 11
 
+_KEPT = 3  # copies of older forms; the newest are those that one may want back
 _STEP = re.compile(r"(\d{4})_\w+\.sql")
 _FIRST_ROW = """
     INSERT INTO store (id, last_index, cluster_id, created_at)
@@ -55,7 +59,8 @@ def prepare(path: Path, *, cluster_id: str, now: int) -> None:
     """Create the file, or bring it to this version.
 
     Raises `StorageUnusable` when it is not a store of ours, is newer than this program, or
-    is damaged.
+    is damaged, and `StorageFull` when there is no room for a copy of the older form; then the
+    file is as it was.
     """
     try:
         if not path.exists() or path.stat().st_size == 0:
@@ -63,7 +68,7 @@ def prepare(path: Path, *, cluster_id: str, now: int) -> None:
         connection = sqlite3.connect(path, isolation_level=None)
         try:
             _check(connection, path)
-            _migrate(connection)
+            _migrate(connection, path)
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
@@ -116,8 +121,46 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     _, version = version_of(connection)
+    if version < VERSION:
+        _keep(connection, path, version)
     for target, step in migrations().items():
         if target > version:
             connection.executescript(f"BEGIN; {step}; PRAGMA user_version = {target}; COMMIT")
+
+
+def _keep(connection: sqlite3.Connection, path: Path, version: int) -> None:
+    """Put a whole copy of the file beside it, named by its version; the newest few stay.
+
+    Raises `StorageFull`.
+    """
+    copy = path.with_name(f"{path.name}.version-{version:04}")
+    unfinished = path.with_name(f"{copy.name}.new")
+    unfinished.unlink(missing_ok=True)
+    try:
+        unfinished.touch(mode=0o600)
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as target:
+            connection.backup(target)
+            target.execute("PRAGMA journal_mode = DELETE")
+        sync(unfinished)
+        unfinished.replace(copy)
+        sync(path.parent)
+    except (OSError, sqlite3.OperationalError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise StorageFull(
+            f"{path} has version {version}, this program works with version {VERSION}, and the copy "
+            f"that is kept before it is changed cannot be made: {error}; see that there is room for "
+            f"{path.stat().st_size // 1_000_000 + 1} MB in {path.parent}, and start again"
+        ) from error
+    for older in sorted(path.parent.glob(f"{path.name}.version-????"))[:-_KEPT]:
+        older.unlink()
+
+
+def sync(path: Path) -> None:
+    """Return when a file, or which files a directory has, is on disk. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

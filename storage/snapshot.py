@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from storage.errors import Refused, StorageUnusable
-from storage.schema import APPLICATION_ID, VERSION, version_of
+from storage.schema import APPLICATION_ID, VERSION, sync, version_of
 from storage.store import FILE_NAME, lock
 
 _UNFINISHED = ".unfinished"
@@ -83,7 +83,7 @@ def restore(file: Path, directory: Path) -> Summary:
             kept.unlink(missing_ok=True)
             kept.hardlink_to(present)
         fresh.replace(present)
-        _sync(directory)
+        sync(directory)
     return summary
 
 
@@ -102,7 +102,7 @@ def _copy(source: Path, target: Path) -> Summary:
             reading.backup(writing, pages=_PAGES_AT_ONCE)
             writing.execute("PRAGMA journal_mode = DELETE")
             summary = _checked(writing, target)
-        _sync(target)
+        sync(target)
     except sqlite3.DatabaseError as error:
         target.unlink(missing_ok=True)
         raise StorageUnusable(f"no sound snapshot of {source} can be made: {error}") from error
@@ -135,11 +135,3 @@ def _fold_log(file: Path) -> None:
     """Bring a store's write-ahead log into the file, so that the file alone is the store."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

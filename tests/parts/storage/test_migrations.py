@@ -1,0 +1,106 @@
+"""Stores of older versions come forward with all that is in them, and a copy is kept beside them.
+
+`forms/stores` has one of each version, as a daemon of that version left it when it was killed: with
+services, a batch job, a periodic and a parameterized one, a job that waits for room, a variable.
+(9 and 10 came together.) With a new version comes the store of the one before.
+"""
+
+import gzip
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from storage import schema
+from storage.errors import StorageFull
+from storage.queries import jobs
+from storage.snapshot import inspect
+from storage.store import FILE_NAME, open_store
+from tests.parts.storage.test_schema import FORMS, form, make, pragma
+from tests.samples import NOW
+
+STORES = sorted((FORMS / "stores").glob("*.sql.gz"))
+JOBS = ["web", "once", "nightly", "many", "huge"]
+
+
+def store_of(kept: Path, directory: Path) -> Path:
+    """Make the store of a text anew."""
+    path = directory / FILE_NAME
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(gzip.decompress(kept.read_bytes()).decode())
+    return path
+
+
+def rows(path: Path, tables: list[str] | None = None) -> dict[str, int]:
+    """Return how many rows each table has."""
+    with closing(sqlite3.connect(path)) as connection:
+        names = tables or [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        ]
+        return {
+            name: connection.execute(f"SELECT count(*) FROM {name}").fetchone()[0]  # noqa: S608
+            for name in names
+        }
+
+
+@pytest.mark.parametrize("kept", STORES, ids=[one.name[:4] for one in STORES])
+async def test_a_store_of_each_version_comes_forward_whole(kept: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    make(new)
+    path = store_of(kept, tmp_path)
+    before = rows(path)
+    make(path)
+    assert form(path) == form(new)
+    assert rows(path, list(before)) == before
+    assert pragma(path, "integrity_check") == "ok"
+    async with open_store(tmp_path, cluster_id="other", now=NOW) as store:
+        found = store.read(lambda db: [jobs.current(db, "default", one) for one in JOBS])
+    assert [one.id for one in found if one is not None] == JOBS
+
+
+def test_the_older_form_is_kept_as_a_snapshot_that_its_program_can_restore(tmp_path: Path) -> None:
+    path = store_of(STORES[0], tmp_path)
+    before, older = rows(path), form(path)
+    make(path)
+    copy = tmp_path / "steward.db.version-0001"
+    assert (form(copy), rows(copy)) == (older, before)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    assert inspect(copy).version == 1
+
+
+def test_of_the_copies_the_newest_three_stay(tmp_path: Path) -> None:
+    for version in (3, 4, 5):
+        (tmp_path / f"{FILE_NAME}.version-{version:04}").touch()
+    store_of(STORES[-2], tmp_path)
+    make(tmp_path / FILE_NAME)
+    kept = sorted(one.name[-4:] for one in tmp_path.glob("*.version-*"))
+    assert kept == ["0004", "0005", STORES[-2].name[:4]]
+
+
+def test_a_store_of_this_version_is_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / FILE_NAME
+    make(path)
+    make(path)
+    assert list(tmp_path.glob("*.version-*")) == []
+
+
+def test_without_room_for_the_copy_nothing_is_changed_and_it_is_said_what_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store_of(STORES[0], tmp_path)
+    older = form(path)
+
+    def full(file: Path) -> None:
+        raise OSError(28, "No space left on device", str(file))
+
+    with monkeypatch.context() as disk:
+        disk.setattr(schema, "sync", full)
+        with pytest.raises(StorageFull, match=r"has version 1, .* room for 1 MB"):
+            make(path)
+    assert (form(path), pragma(path, "user_version")) == (older, 1)
+    assert list(tmp_path.glob("*.version-*")) == []
+    make(path)
+    assert pragma(path, "user_version") == schema.VERSION
