@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from daemon import installation
-from daemon.installation import check_trusted, install, program, uninstall, unit_text
+from daemon.installation import (
+    UNITS,
+    Place,
+    check_trusted,
+    install,
+    program,
+    uninstall,
+    unit_text,
+)
 from storage.errors import Invalid, Refused
 
 
@@ -25,44 +33,56 @@ class Asked:
 
 
 @pytest.fixture
-def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(installation, "check_trusted", lambda path: None)
-    return tmp_path / "steward.service"
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(installation, "check_trusted", lambda path, owner: None)
+    return Place(tmp_path)
 
 
-def test_it_is_set_up_and_says_what_it_did(unit: Path) -> None:
+@pytest.fixture
+def unit(place: Place) -> Path:
+    return place.directory / "steward.service"
+
+
+def test_it_is_set_up_and_says_what_it_did(place: Place, unit: Path) -> None:
     asked = Asked()
-    said = list(install(unit, ["/opt/steward"], asked, now=False))
+    said = list(install(place, ["/opt/steward"], asked, now=False))
     assert asked.words == ["daemon-reload", "enable steward.service"]
     assert "ExecStart=/opt/steward agent\n" in unit.read_text()
     assert unit.stat().st_mode & 0o777 == 0o644
-    assert said[0] == f"wrote {unit}"
+    assert said[:3] == [f"wrote {place.directory / name}" for name in UNITS]
 
 
-def test_it_is_started_if_that_is_asked_for(unit: Path) -> None:
+def test_it_is_started_if_that_is_asked_for(place: Place) -> None:
     asked = Asked()
-    list(install(unit, ["/opt/steward"], asked, now=True))
+    list(install(place, ["/opt/steward"], asked, now=True))
     assert asked.words[-1] == "restart steward.service"
 
 
-def test_setting_it_up_again_changes_nothing(unit: Path) -> None:
-    list(install(unit, ["/opt/steward"], Asked(), now=False))
-    said = list(install(unit, ["/opt/steward"], Asked(), now=False))
-    assert said[0].startswith("found as it should be")
+def test_setting_it_up_again_changes_nothing(place: Place) -> None:
+    list(install(place, ["/opt/steward"], Asked(), now=False))
+    said = list(install(place, ["/opt/steward"], Asked(), now=False))
+    assert all(one.startswith("found as it should be") for one in said[:3])
 
 
-def test_it_is_taken_away(unit: Path) -> None:
-    list(install(unit, ["/opt/steward"], Asked(), now=False))
+def test_it_is_taken_away(place: Place) -> None:
+    list(install(place, ["/opt/steward"], Asked(), now=False))
     asked = Asked()
-    list(uninstall(unit, asked))
-    assert asked.words == ["disable --now steward.service", "daemon-reload"]
-    assert not unit.exists()
-    assert len(list(uninstall(unit, Asked()))) == 1
+    list(uninstall(place, asked))
+    assert asked.words == [
+        "disable --now steward.socket",
+        "disable --now steward.service",
+        "daemon-reload",
+    ]
+    assert list(place.directory.iterdir()) == []
+    assert len(list(uninstall(place, Asked()))) == 1
 
 
-def test_a_unit_of_somebody_else_is_left_alone(unit: Path) -> None:
+def test_a_unit_of_somebody_else_is_left_alone(place: Place, unit: Path) -> None:
     unit.write_text("[Service]\nExecStart=/bin/mine\n")
-    for attempt in (install(unit, ["/opt/steward"], Asked(), now=False), uninstall(unit, Asked())):
+    for attempt in (
+        install(place, ["/opt/steward"], Asked(), now=False),
+        uninstall(place, Asked()),
+    ):
         with pytest.raises(Refused, match="somebody else"):
             list(attempt)
     assert unit.read_text().startswith("[Service]")
@@ -111,19 +131,66 @@ def test_the_program_is_found_again_from_anywhere() -> None:
 
 
 def test_a_program_with_an_odd_name_is_spelled_as_systemd_reads_it() -> None:
-    assert "ExecStart='/opt/100%% $$mine/steward' agent\n" in unit_text(["/opt/100% $mine/steward"])
+    assert "ExecStart='/opt/100%% $$mine/steward' agent\n" in unit_text(
+        "steward.service", ["/opt/100% $mine/steward"]
+    )
 
 
-def test_every_line_of_the_unit_is_explained() -> None:
+@pytest.mark.parametrize("name", UNITS)
+def test_every_line_of_a_unit_is_explained(name: str) -> None:
     docs = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
-    service = unit_text([]).partition("[Service]")[2].partition("[Install]")[0]
-    names = set(re.findall(r"^(\w+)=", service, re.MULTILINE))
+    body = unit_text(name, []).partition("[Unit]")[2].partition("[Install]")[0]
+    names = set(re.findall(r"^(\w+)=", body, re.MULTILINE)) - {"Description", "After", "Wants"}
     assert {name for name in names if f"`{name}" not in docs} == set()
 
 
+# ---- for a user without root's rights ---------------------------------------------------------------
+
+
+def test_a_user_sets_it_up_for_himself(tmp_path: Path) -> None:
+    place, asked = Place(tmp_path / "systemd/user", of_user=True), Asked()
+    said = list(install(place, ["/bin/true"], asked, now=True))
+    assert asked.words[-1] == "restart steward.service"
+    assert any("enable-linger" in one for one in said)
+    assert said[-1].startswith("it runs: see systemctl --user status steward")
+    assert (place.directory / "steward.service").exists()
+
+
+def test_the_unit_of_a_user_asks_for_nothing_that_needs_root() -> None:
+    text = unit_text("steward.service", ["/home/ann/steward"], of_user=True)
+    assert "ExecStart=/home/ann/steward agent\n" in text
+    assert "WantedBy=default.target\n" in text
+    assert "KillMode=process\nDelegate=yes\n" in text
+    assert re.findall(r"Protect|StateDirectory|multi-user|network-online", text) == []
+
+
+def test_root_asks_for_no_unit_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(Refused, match="leave it out"):
+        installation._place(user=True)
+
+
+def test_what_a_package_has_set_up_is_left_to_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(installation, "_RUNS_HERE", tmp_path)
+    monkeypatch.setattr(installation, "_OF_PACKAGES", (tmp_path,))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (tmp_path / "steward.service").touch()
+    with pytest.raises(Refused, match="a package has set it up"):
+        installation._place(user=False)
+
+
+@pytest.mark.parametrize("of_user", [False, True])
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / "steward.service"
-    unit.write_text(unit_text(["/bin/sh"]))
-    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
-    assert [line for line in done.stderr.splitlines() if f"{unit.name}:" in line] == []
+def test_systemd_understands_the_units(tmp_path: Path, *, of_user: bool) -> None:
+    paths = [tmp_path / name for name in UNITS]
+    for path in paths:
+        path.write_text(unit_text(path.name, ["/bin/sh"], of_user=of_user))
+    kind = "--user" if of_user else "--system"
+    done = subprocess.run(
+        ["systemd-analyze", kind, "verify", *paths], capture_output=True, text=True
+    )
+    said = done.stderr.splitlines()
+    assert [line for line in said if any(f"{path.name}:" in line for path in paths)] == []

@@ -2,7 +2,8 @@
 
 Controllers work in a part of the tree that was handed to this daemon, and only below a group in
 which no process is. So it needs a group beside its own: that of a unit with `Delegate=yes` and
-`DelegateSubgroup=`, or one that the configuration names (`cgroup_parent`), or the tree's root.
+`DelegateSubgroup=`, that of the unit steward-tasks.service beside its own, one that the
+configuration names (`cgroup_parent`), or the tree's root.
 A task's group is then also the one by which it is ended. It costs some milliseconds more to enter
 than a threaded one (`cgroup.py`), which no memory can be accounted to.
 """
@@ -244,7 +245,8 @@ def find(owner: Path, parent: str, tree: Tree | None, files: Files) -> Subtree |
     if above is None:
         return (
             "of cgroup v2 no group was handed to the daemon beside its own "
-            "(DelegateSubgroup= of its unit, or the setting cgroup_parent)"
+            "(a unit steward-tasks.service beside its own, DelegateSubgroup= of its unit, "
+            "or the setting cgroup_parent)"
         )
     wanted = frozenset(CONTROLLERS.values())
     offered = frozenset(files.read(f"{above}/cgroup.controllers").split())
@@ -275,8 +277,8 @@ def _above(parent: str, tree: Tree, files: Files) -> str | None:
     if own == root:
         # The tree's true root alone has no type; below it processes may be as they like.
         return None if files.exists(f"{own}/cgroup.type") else own
-    beside = os.path.dirname(own)
-    return beside if files.is_delegated(beside) else None
+    places = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
+    return next((one for one in places if files.is_delegated(one)), None)
 
 
 def _open(base: str, controllers: frozenset[str], files: Files) -> None:

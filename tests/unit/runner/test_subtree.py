@@ -263,6 +263,27 @@ def test_a_group_can_be_named() -> None:
     assert f"{MOUNT}/none.slice" in missing
 
 
+def test_the_unit_of_the_tasks_beside_the_daemons_is_found() -> None:
+    kernel = Kernel()
+    kernel.make_all(UNIT)
+    kernel.inhabited.add(UNIT)
+    beside = f"{UNIT.removesuffix('.service')}-tasks.service"
+    kernel.make_all(f"{beside}/holder")
+    kernel.inhabited.add(f"{beside}/holder")
+    kernel.delegated |= {UNIT, beside}
+    found = opened(kernel, "/system.slice/steward.service")
+    assert found.parent.startswith("/system.slice/steward-tasks.service/steward-limits-")
+    assert sorted(found.held) == ["cores", "cpu", "memory", "processes"]
+
+
+def test_a_group_that_was_not_handed_over_is_left_alone_whatever_its_name() -> None:
+    kernel = Kernel()
+    kernel.make_all(UNIT)
+    kernel.make_all(f"{UNIT.removesuffix('.service')}-tasks.service")
+    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service"), kernel)
+    assert isinstance(found, str)
+
+
 def test_the_root_may_be_divided_if_it_is_the_true_one() -> None:
     kernel = Kernel()
     kernel.inhabited.add(MOUNT)
