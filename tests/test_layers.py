@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.backups": (*STORAGE, "daemon.clock", "daemon.config"),
     "daemon.hardening": (),
     "daemon.health": STORAGE,
-    "daemon.installation": NOUNS,
+    "daemon.installation": (*NOUNS, "daemon.config"),
     "daemon.systemd": (),
     "daemon.web": (*STORAGE, *COMMON, "daemon.acl"),
     "daemon.api": (
