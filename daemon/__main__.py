@@ -22,7 +22,7 @@ def main() -> None:
 
 
 def command_line() -> "CommandLine":
-    """Return the whole tree of commands, with those that other parts than the command line have."""
+    """Return all commands, those of the client and those of the daemon's machine."""
     from daemon.cli.parser import cli
 
     # By name: a short command has no time to import the daemon.

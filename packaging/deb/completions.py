@@ -1,0 +1,28 @@
+"""What shells complete: `completions.py DIRECTORY` writes it below `usr/share`, where they look."""
+
+import sys
+from pathlib import Path
+
+from click.shell_completion import BashComplete, FishComplete, ZshComplete
+
+from daemon.__main__ import command_line
+
+PLACES = {
+    BashComplete: "bash-completion/completions/steward",
+    ZshComplete: "zsh/vendor-completions/_steward",
+    FishComplete: "fish/vendor_completions.d/steward.fish",
+}
+
+
+def main(target: Path) -> None:
+    """Write a file for each shell."""
+    for kind, place in PLACES.items():
+        path = target / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        asked = kind(command_line(), {}, "steward", "_STEWARD_COMPLETE")
+        # Not `source()`: it would ask the bash of this machine for its version.
+        path.write_text(asked.source_template % asked.source_vars())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,68 @@
+"""The settings as docs/configuration.md tells them: for the commented file, and for its manual page.
+
+`settings.py DOCUMENT` prints the file: every setting with its meaning and its default, commented out.
+"""
+
+import json
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from daemon.config import FIELDS
+
+_ROW = re.compile(r"^\| `(\w+)` \| (.+) \| (.+) \|$", re.MULTILINE)
+_LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
+# Of the command line alone: a daemon that is set up as a service is none for development.
+_ELSEWHERE = {"dev", "dev_cloud", "dev_cloud_port", "acl", "ask_passphrase"}
+_HEAD = """\
+# Settings of the agent: see steward.toml(5). What is commented out is the default. After a change:
+# systemctl restart steward (tasks go on meanwhile).
+"""
+
+
+class Setting(NamedTuple):
+    """A setting, as it is described; `default` is for people, `value` as the file would have it."""
+
+    name: str
+    default: str
+    meaning: str
+    value: str
+
+
+def settings(document: str) -> Iterator[Setting]:
+    """Yield the settings of a document in its order."""
+    for name, default, meaning in _ROW.findall(document):
+        if (field := FIELDS.get(name)) and name not in _ELSEWHERE:
+            plain = _LINK.sub(r"\1", meaning).replace("\\|", "|")
+            yield Setting(name, default.strip("`"), plain, _toml(field))
+
+
+def _toml(field: msgspec.structs.FieldInfo) -> str:
+    default = field.default
+    if default is msgspec.NODEFAULT:
+        default = field.default_factory()
+    if isinstance(default, Path):
+        default = ""
+    return "{}" if default == {} else json.dumps(default)
+
+
+def commented(document: str) -> str:
+    """Return the file."""
+    parts = [_HEAD]
+    for one in settings(document):
+        default = "" if one.default in (one.value, one.value.strip('"')) else f" Default: {one.default}."
+        said = textwrap.fill(
+            f"{one.meaning}.{default}".replace("`", ""), 98, break_on_hyphens=False,
+            initial_indent="# ", subsequent_indent="# ",
+        )  # fmt: skip
+        parts.append(f"{said}\n#{one.name} = {one.value}\n")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(commented(Path(sys.argv[1]).read_text()))
