@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -52,11 +53,12 @@ def agent(file: Path | None, node_meta: tuple[str, ...], **flags: object) -> Non
         if node_meta:
             given["node_meta"] = pairs(list(node_meta), "--node-meta")
         file = file or _file_of_environment()
-        config = load(file, os.environ, given)
+        read = partial(load, file, dict(os.environ), given)
+        config = read()
     except StewardError as error:
         click.echo(f"steward: {error}", err=True)
         sys.exit(EXIT_CONFIG)
-    sys.exit(run(config))
+    sys.exit(run(config, read))
 
 
 def start(arguments: list[str]) -> None:

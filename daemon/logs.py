@@ -139,6 +139,13 @@ class Monitor:
             self._readers.remove(reader)
             self._listen()
 
+    def change(self, level: str) -> None:
+        """Have the daemon itself log this level and above from now on."""
+        self._usual = logging.getLevelNamesMapping()[level.upper()]
+        for handler in logging.getLogger().handlers:
+            handler.setLevel(self._usual)
+        self._listen()
+
     def _listen(self) -> None:
         """Have everything logged that anybody wants to see; standard error has its own level."""
         self._log.setLevel(min([self._usual, *(reader.level for reader in self._readers)]))

@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,7 +43,6 @@ from storage.store import Store, open_store
 
 if TYPE_CHECKING:
     from daemon.identity.methods import Methods
-    from daemon.web.connections import Listeners
 
 log = logging.getLogger("steward")
 
@@ -65,16 +64,19 @@ def unique_ids() -> Iterator[str]:
         yield f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def run(config: Config) -> int:
-    """Run the daemon until a signal ends it; return the exit status."""
+def run(config: Config, read: Callable[[], Config]) -> int:
+    """Run the daemon until a signal ends it; return the exit status.
+
+    `read` reads the settings anew, for those that can change while it runs.
+    """
     logs.set_up(config.log_level, config.log_format, os.environ)
     status = 0
     keep_memory_private()
     try:
         with _data_directory(config) as data_dir:
-            config = msgspec.structs.replace(config, data_dir=data_dir)
-            source = find_source(config, os.environ, getpass.getpass)
-            trio.run(serve, config, SystemClock(), source)
+            settings = Settings(msgspec.structs.replace(config, data_dir=data_dir), config, read)
+            source = find_source(settings.present, os.environ, getpass.getpass)
+            trio.run(serve, settings, SystemClock(), source)
     except* StorageError as group:
         status = _give_up(group, EXIT_STORAGE)
     except* StewardError as group:
@@ -111,23 +113,32 @@ def _data_directory(config: Config) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def serve(config: Config, clock: Clock, source: KeySource) -> None:
+class Settings(msgspec.Struct, frozen=True):
+    """The settings: as the daemon works with them, as they were read, and how to read them again."""
+
+    present: Config
+    given: Config
+    read: Callable[[], Config]
+
+
+async def serve(settings: Settings, clock: Clock, source: KeySource) -> None:
     """Open the parts, say that they are ready, and close them when a signal asks for it."""
     ids = unique_ids()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             stopping = trio.Event()
             nursery.start_soon(_on_signals, signals, stopping)
-            await _run_parts(config, clock, source, ids, stopping)
+            await _run_parts(settings, clock, source, ids, stopping)
             nursery.cancel_scope.cancel()
 
 
 async def _run_parts(
-    config: Config, clock: Clock, source: KeySource, ids: Iterator[str], stopping: trio.Event
+    settings: Settings, clock: Clock, source: KeySource, ids: Iterator[str], stopping: trio.Event
 ) -> None:
     from daemon.identity.issuer import open_issuer
     from daemon.jobspec.policies import Policies
 
+    config = settings.present
     policies = Policies(config.job_policies)
     manager = ServiceManager(os.environ)
     async with AsyncExitStack() as parts:
@@ -149,6 +160,7 @@ async def _run_parts(
         from daemon.jobs.children import open_children
         from daemon.jobs.periodic import open_periodic
         from daemon.notify.sender import open_notify
+        from daemon.reloading import Reloading
         from daemon.runner.node import open_runner
         from daemon.ui.routes import PAGES
         from daemon.variables.locks import open_locks
@@ -239,7 +251,8 @@ async def _run_parts(
             open_web(shared, ROUTES, ENDPOINTS, listeners.places, PAGES)
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(_reload_on_hangup, listeners, config, manager)
+            reload = Reloading(settings.given, settings.read, listeners, shared)
+            await nursery.start(_reload_on_hangup, reload, config, manager)
             nursery.start_soon(
                 give_signs_of_life, manager, partial(examine, store, config.task_socket_path)
             )
@@ -259,22 +272,18 @@ def _status(config: Config) -> str:
 
 
 async def _reload_on_hangup(
-    listeners: "Listeners",
+    reload: Callable[[], None],
     config: Config,
     manager: ServiceManager,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Read the certificate anew whenever a signal asks for it; one that is wrong changes nothing."""
+    """Read settings anew whenever a signal asks for it."""
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         task_status.started()
         async for _ in signals:
             manager.reloading()
-            try:
-                listeners.reload(config)
-                log.info("the certificate was read anew")
-            except StewardError as error:
-                log.error("the old certificate stays: %s", error)  # noqa: TRY400  # no defect
+            reload()
             manager.ready(_status(config))
 
 

@@ -55,6 +55,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.hardening": (),
     "daemon.health": STORAGE,
     "daemon.installation": (*NOUNS, "daemon.config"),
+    "daemon.reloading": (
+        *STORAGE,
+        "daemon.acl",
+        "daemon.config",
+        "daemon.jobspec",
+        "daemon.parts",
+        "daemon.web",
+    ),
     "daemon.systemd": (),
     "daemon.web": (*STORAGE, *COMMON, "daemon.acl"),
     "daemon.api": (

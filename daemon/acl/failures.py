@@ -40,7 +40,7 @@ class Failures:
     """The failures of each address."""
 
     def __init__(self, lock_out: LockOut = LockOut()) -> None:  # noqa: B008  # frozen
-        self._lock_out = lock_out
+        self.lock_out = lock_out
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
     def locked_for(self, address: str, now: int) -> int:
@@ -57,7 +57,7 @@ class Failures:
         self._records[party] = record  # the last seen comes last
         if len(self._records) > MOST:
             self._records.popitem(last=False)
-        if self._lock_out.threshold and not _is_here(address):
+        if self.lock_out.threshold and not _is_here(address):
             self._count(record, now)
         forgiven = max(record.forgiven, now) + REGAINED
         too_many = forgiven > now + AT_ONCE * REGAINED
@@ -67,11 +67,11 @@ class Failures:
 
     def _count(self, record: _Record, now: int) -> None:
         """Count a failure for the lock-out."""
-        if now >= record.since + self._lock_out.span:
+        if now >= record.since + self.lock_out.span:
             record.count, record.since = 0, now
         record.count += 1
-        if record.count >= self._lock_out.threshold:
-            record.count, record.locked_until = 0, now + self._lock_out.span
+        if record.count >= self.lock_out.threshold:
+            record.count, record.locked_until = 0, now + self.lock_out.span
 
 
 def _party(address: str) -> str:

@@ -72,7 +72,7 @@ class Tokens:
         self._clock = clock
         self._keyring = keyring
         self._grants = Grants()
-        self._failures = Failures(lock_out)
+        self.failures = Failures(lock_out)
         self._sooner = trio.Event()
         self._looks_at = _NEVER  # when the task that removes tokens looks again
         self.asks = asks
@@ -112,15 +112,15 @@ class Tokens:
     def note_failure(self, address: str) -> None:
         """Count one more credential that was refused. Raises `TooOften`."""
         now = self._clock.now()
-        too_many = self._failures.are_too_many(address, now)
-        if seconds := self._failures.locked_for(address, now) // SECOND:
+        too_many = self.failures.are_too_many(address, now)
+        if seconds := self.failures.locked_for(address, now) // SECOND:
             log.warning("%s is locked out for %s s: too many refused credentials", address, seconds)
         if too_many:
             raise TooOften(f"too many refused credentials from {address}: wait a while") from None
 
     def listen_to(self, address: str) -> None:
         """Raise `TooOften` if an address is locked out, whatever credential it shows."""
-        if left := self._failures.locked_for(address, self._clock.now()):
+        if left := self.failures.locked_for(address, self._clock.now()):
             raise TooOften(
                 f"{address} is locked out after too many refused credentials: "
                 f"try again in {-(-left // SECOND)} s"

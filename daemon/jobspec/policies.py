@@ -25,6 +25,10 @@ class Policies:
         """Raise `Invalid`, which names the policy, when a rule cannot be read."""
         self._rules = [(policy, _rule(policy)) for policy in policies]
 
+    def become(self, other: "Policies") -> None:
+        """Ask for what others ask for, from now on."""
+        self._rules = other._rules  # noqa: SLF001  # of our own kind
+
     def check(self, job: Job, *, override: bool) -> list[str]:
         """Return what there is to warn of. Raises `Denied` if the job may not come in.
 

@@ -55,7 +55,9 @@ def commented(document: str) -> str:
     """Return the file."""
     parts = [_HEAD]
     for one in settings(document):
-        default = "" if one.default in (one.value, one.value.strip('"')) else f" Default: {one.default}."
+        default = (
+            "" if one.default in (one.value, one.value.strip('"')) else f" Default: {one.default}."
+        )
         said = textwrap.fill(
             f"{one.meaning}.{default}".replace("`", ""), 98, break_on_hyphens=False,
             initial_indent="# ", subsequent_indent="# ",
