@@ -1,0 +1,384 @@
+"""What the package promises, under a real systemd: `check.py ROOT PACKAGE GROUPS`.
+
+ROOT is a Debian of its own, which is changed; GROUPS is where control groups of version 2 are
+mounted here. Each step prints what it has proved; the first that fails ends it all.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PATIENCE = 300  # seconds for anything to happen
+TASKS, RESTARTS = 50, 20
+SLEEPER = "sleep 1000000"
+JOB = {
+    "ID": "sleepers",
+    "Datacenters": ["*"],
+    "TaskGroups": [
+        {
+            "Name": "g",
+            "Count": TASKS,
+            "EphemeralDisk": {"SizeMB": 10},
+            "Tasks": [
+                {
+                    "Name": "t",
+                    "Driver": "raw_exec",
+                    "Config": {"command": "/bin/sleep", "args": SLEEPER.split()[1:]},
+                    "Resources": {"CPU": 1, "MemoryMB": 10},
+                }
+            ],
+        }
+    ],
+}
+
+
+class Machine:
+    """A machine with a systemd as its first process."""
+
+    def __init__(self, root: Path, groups: Path) -> None:
+        self.root, self._groups = root, groups
+        self._group = groups / f"steward-check-{os.getpid()}"
+        self._front: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    def boot(self) -> None:
+        """Start it; return when its systemd has come to rest."""
+        self._group.mkdir(exist_ok=True)
+        self._front = subprocess.Popen(
+            [
+                *("sh", "-c", 'echo 0 >"$0/cgroup.procs" && exec "$@"', self._group),
+                *("unshare", "--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup"),
+                *("--kill-child", "--propagation", "private", "sh", HERE / "boot.sh", self.root),
+            ],
+            start_new_session=True,
+        )
+        until("a systemd runs", self._has_started)
+        self.run("ip", "link", "set", "lo", "up", inside=False)
+
+    def _has_started(self) -> bool:
+        if self._front is None or self._front.poll() is not None:
+            raise SystemExit("the namespaces of a machine cannot be made")
+        children = Path(f"/proc/{self._front.pid}/task/{self._front.pid}/children").read_text()
+        if not children or Path(f"/proc/{children.split()[0]}/comm").read_text() != "systemd\n":
+            return False
+        self.pid = int(children.split()[0])
+        return self.run("systemctl", "is-system-running", check=False) in ("running", "degraded")
+
+    def crash(self) -> None:
+        """End everything on it at once, as a loss of power does."""
+        if self._front is None:
+            return
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+        else:
+            self._front.kill()
+        self._front.wait()
+        self._front, self.pid = None, 0
+        until("its control groups are gone", self._is_tidied)
+
+    def _is_tidied(self) -> bool:
+        for place, _, _ in os.walk(self._group, topdown=False):
+            with suppress(OSError):
+                os.rmdir(place)
+        return not self._group.exists()
+
+    def entering(self, *, inside: bool = True) -> list[str]:
+        """Return the words by which a command runs on it; not `inside`, with our files."""
+        which = ["-a", "-r", "-w"] if inside else ["-n"]
+        return ["nsenter", "-t", str(self.pid), *which]
+
+    def run(self, *words: str, check: bool = True, inside: bool = True) -> str:
+        """Run a command on it and return what it prints."""
+        done = subprocess.run(
+            [*self.entering(inside=inside), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise SystemExit(f"{' '.join(words)}: status {done.returncode}: {done.stdout}")
+        return done.stdout.strip()
+
+    def show(self, name: str, unit: str = "steward") -> str:
+        """Return a property of a unit."""
+        return self.run("systemctl", "show", "--value", "-p", name, unit)
+
+    def ask(self, method: str, path: str, body: object = None) -> object:
+        """Ask the daemon as an operator, and return its answer."""
+        words = ["curl", "-sS", "--unix-socket", "/run/steward/steward.sock", "-X", method]
+        if body is not None:
+            words += ["-d", json.dumps(body)]
+        said = self.run(*words, f"http://localhost{path}")
+        try:
+            return json.loads(said)
+        except ValueError:
+            raise SystemExit(f"{method} {path}: {said}") from None
+
+    def tasks(self) -> list[str]:
+        """Return the numbers of the tasks' processes."""
+        return sorted(self.run("pgrep", "-f", f"^[^ ]*{SLEEPER}$", check=False).split())
+
+
+def until(what: str, holds: Callable[[], bool]) -> None:
+    """Return when something holds; nobody waits for ever."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"not within {PATIENCE} s: {what}")
+        time.sleep(0.1)
+
+
+def proved(what: str) -> None:
+    """Say it."""
+    print(f"    {what}", flush=True)
+
+
+def expect(what: str, *, holds: bool) -> None:
+    """Say what holds, or end."""
+    if not holds:
+        raise SystemExit(f"does not hold: {what}")
+    proved(what)
+
+
+# ---- what is checked -------------------------------------------------------------------------------
+
+
+def installs(machine: Machine, package: Path) -> None:
+    """Check that nothing is started, or enabled, that nobody asked for."""
+    shutil.copy(package, machine.root / "steward.deb")
+    machine.run("dpkg", "-i", "/steward.deb")
+    expect(
+        f"{machine.run('systemctl', '--version').splitlines()[0]}: installed, and nothing is started",
+        holds=machine.run("systemctl", "is-active", "steward", check=False) == "inactive"
+        and machine.run("systemctl", "is-enabled", "steward", check=False) == "disabled",
+    )
+
+
+def starts(machine: Machine) -> None:
+    """Check that `systemctl start` returns when the daemon answers."""
+    machine.run("systemctl", "enable", "--now", "steward")
+    leader = machine.ask("GET", "/v1/status/leader")
+    expect(
+        f"started: {machine.show('StatusText')}, leader {leader}",
+        holds="answers at" in machine.show("StatusText"),
+    )
+    expect(
+        "the place of tasks is held",
+        holds=machine.show("ActiveState", "steward-tasks") == "active",
+    )
+    machine.ask("PUT", "/v1/jobs", {"Job": JOB})
+    until(f"{TASKS} tasks run", lambda: len(machine.tasks()) == TASKS)
+    proved(f"{TASKS} tasks run")
+
+
+def reloads(machine: Machine) -> None:
+    """Check that the same process reads settings anew."""
+    before, settings = machine.show("MainPID"), machine.root / "etc/steward/steward.toml"
+    text = settings.read_text()
+    settings.write_text(f'log_level = "debug"\n{text}')
+    machine.run("systemctl", "reload", "steward")
+    read = "journalctl -u steward -o cat | grep -q 'read anew, and the settings'"
+    until("the log says that settings were read", lambda: not machine.run("sh", "-c", read))
+    settings.write_text(text)
+    machine.run("systemctl", "reload", "steward")
+    expect("reloaded, the same process", holds=machine.show("MainPID") == before)
+
+
+@contextmanager
+def kept(machine: Machine, what: str) -> Iterator[None]:
+    """Demand that after the block another daemon answers, and that the tasks are the same."""
+    tasks, daemon = machine.tasks(), machine.show("MainPID")
+    yield
+    until(
+        f"{what}: another daemon runs",
+        lambda: (
+            machine.show("MainPID") not in ("0", daemon) and machine.show("ActiveState") == "active"
+        ),
+    )
+    listed = machine.ask("GET", "/v1/job/sleepers/allocations")
+    running = [one for one in listed if one["ClientStatus"] == "running"]  # type: ignore[attr-defined]
+    expect(
+        f"{what}: another daemon, the same {len(tasks)} processes, {len(running)} allocations run",
+        holds=machine.tasks() == tasks and len(running) == TASKS == len(tasks),
+    )
+
+
+def survives(machine: Machine) -> None:
+    """Check that tasks outlive a restart, a kill and a daemon that hangs."""
+    with kept(machine, "restarted"):
+        machine.run("systemctl", "restart", "steward")
+    with kept(machine, "killed"):
+        machine.run("systemctl", "kill", "--kill-who=main", "--signal=KILL", "steward")
+    drop_in = machine.root / "run-steward.conf"
+    drop_in.write_text("[Service]\nWatchdogSec=3\nTimeoutAbortSec=1\n")
+    machine.run("mkdir", "-p", "/run/systemd/system/steward.service.d")
+    machine.run("mv", f"/{drop_in.name}", "/run/systemd/system/steward.service.d/watchdog.conf")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "steward")
+    with kept(machine, "hung, and replaced by the watchdog"):
+        machine.run("systemctl", "kill", "--kill-who=main", "--signal=STOP", "steward")
+    expect(
+        "it was the watchdog",
+        holds="watchdog" in machine.run("journalctl", "-u", "steward", "-o", "cat").lower(),
+    )
+    machine.run("rm", "-r", "/run/systemd/system/steward.service.d")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "steward")
+
+
+def survives_with_controllers(machine: Machine) -> None:
+    """Check that a controller that is on in the place of tasks hinders no start."""
+    place = "/sys/fs/cgroup/system.slice/steward-tasks.service"
+    offered = machine.run("cat", f"{place}/cgroup.controllers").split()
+    if not offered:
+        proved("left out: no controller of version 2 can be had here")
+        return
+    machine.run("mkdir", f"{place}/held")
+    machine.run("sh", "-c", f"echo +{offered[0]} >{place}/cgroup.subtree_control")
+    start = f"echo 0 >{place}/held/cgroup.procs && exec sleep 2000000"
+    subprocess.Popen([*machine.entering(), "setsid", "sh", "-c", start])
+    until("a process is held", lambda: bool(machine.run("cat", f"{place}/held/cgroup.procs")))
+    held = machine.run("cat", f"{place}/held/cgroup.procs")
+    for unit in ("steward", "steward-tasks"):
+        with kept(machine, f"restarted {unit} with the controller {offered[0]} enabled"):
+            machine.run("systemctl", "restart", unit, check=False)
+            machine.run("systemctl", "restart", "steward")
+    machine.run("systemctl", "daemon-reexec")
+    expect(
+        "what is held goes on as well",
+        holds=machine.run("cat", f"{place}/held/cgroup.procs") == held,
+    )
+    machine.run("kill", held)
+
+
+@contextmanager
+def hammered(machine: Machine, what: str) -> Iterator[None]:
+    """Demand that a client who asks without pause gets all its answers during the block."""
+    stop = machine.root / "enough"
+    words = [
+        *machine.entering(inside=False),
+        sys.executable,
+        "-I",
+        HERE / "hammer.py",
+        "4646",
+        stop,
+    ]
+    client = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        yield
+    finally:
+        stop.touch()
+        said, _ = client.communicate()
+        stop.unlink()
+    found = json.loads(said)
+    expect(
+        f"{what}: {found['answers']} answers, {len(found['lost'])} lost {found['lost'][:3]}, the "
+        f"longest wait {found['longest']} s",
+        holds=found["answers"] > 0 and not found["lost"],
+    )
+
+
+def holds_the_port(machine: Machine) -> None:
+    """Check that with the socket of systemd a client notices restarts as delays alone."""
+    machine.run("systemctl", "stop", "steward")
+    machine.run("systemctl", "enable", "--now", "steward.socket")
+    machine.run("systemctl", "start", "steward")
+    with kept(machine, f"restarted {RESTARTS} times"), hammered(machine, "meanwhile"):
+        for _ in range(RESTARTS):
+            machine.run("systemctl", "restart", "steward")
+
+
+def upgrades(machine: Machine) -> None:
+    """Check that another version of the package takes over while tasks and clients go on."""
+    newer = machine.root / "newer"
+    subprocess.run(["dpkg-deb", "-R", machine.root / "steward.deb", newer], check=True)
+    control = newer / "DEBIAN/control"
+    lines = control.read_text().splitlines(keepends=True)
+    version = next(line for line in lines if line.startswith("Version: ")).strip()
+    control.write_text("".join(lines).replace(version, f"{version}+newer"))
+    target = machine.root / "newer.deb"
+    subprocess.run(
+        ["dpkg-deb", "--root-owner-group", "-Zgzip", "-z1", "--build", newer, target],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    with kept(machine, "upgraded"), hammered(machine, "meanwhile"):
+        machine.run("dpkg", "-i", "/newer.deb")
+    expect(
+        "the other version is there",
+        holds=machine.run("dpkg-query", "-Wf", "${Version}", "steward").endswith("+newer"),
+    )
+
+
+def comes_back(machine: Machine) -> None:
+    """Check that after a loss of power all is as it should be, by itself."""
+    machine.crash()
+    machine.boot()
+    until("the daemon runs by itself", lambda: machine.show("ActiveState") == "active")
+    until(f"{TASKS} tasks run again", lambda: len(machine.tasks()) == TASKS)
+    proved(f"after a loss of power the daemon starts by itself, and {TASKS} tasks again")
+
+
+def goes(machine: Machine) -> None:
+    """Check that the package leaves data and tasks when it is removed, and purged nothing."""
+    tasks, store = machine.tasks(), machine.root / "var/lib/steward/steward.db"
+    machine.run("dpkg", "-r", "steward")
+    expect(
+        "removed: the data stay, and tasks go on", holds=store.exists() and machine.tasks() == tasks
+    )
+    machine.run("dpkg", "-i", "/steward.deb")
+    machine.run("systemctl", "start", "steward")
+    listed = machine.ask("GET", "/v1/job/sleepers/allocations")
+    expect(
+        f"installed again: {len(listed)} allocations are known, the tasks the same",  # type: ignore[arg-type]
+        holds=machine.tasks() == tasks,
+    )
+    machine.run("dpkg", "-P", "steward")
+    left = [
+        path
+        for path in ("var/lib/steward", "etc/steward", "usr/lib/steward", "usr/bin/steward")
+        if os.path.lexists(machine.root / path)
+    ]
+    until("no task is left", lambda: not machine.tasks())
+    expect(f"purged: nothing is left {left}", holds=not left)
+
+
+def main(root: Path, package: Path, groups: Path) -> None:
+    """Check everything, on one machine."""
+    (root / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    (root / "etc/systemd/system/systemd-firstboot.service").symlink_to("/dev/null")
+    for name in (groups / "cgroup.controllers").read_text().split():
+        with suppress(OSError):
+            (groups / "cgroup.subtree_control").write_text(f"+{name}")
+    machine = Machine(root, groups)
+    try:
+        machine.boot()
+        installs(machine, package)
+        starts(machine)
+        reloads(machine)
+        survives(machine)
+        survives_with_controllers(machine)
+        holds_the_port(machine)
+        upgrades(machine)
+        comes_back(machine)
+        goes(machine)
+    except SystemExit:
+        if machine.pid:
+            print(machine.run("journalctl", "-n", "60", "--no-pager", check=False), file=sys.stderr)
+        raise
+    finally:
+        machine.crash()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:4]))

@@ -1,0 +1,44 @@
+"""A client that asks again and again, each time by a new connection: `hammer.py PORT STOP`.
+
+It ends when the file STOP is there, and prints how many answers it got, which of them were no
+answers of the daemon, and the longest wait in seconds.
+"""
+
+import http.client
+import json
+import sys
+import time
+from pathlib import Path
+
+PATIENCE = 300  # seconds: what takes longer is lost
+
+
+def ask(port: int) -> str:
+    """Return what went wrong with a request; nothing, if it was answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/v1/status/leader")
+        answer = connection.getresponse()
+        answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        return repr(error)
+    finally:
+        connection.close()
+    return "" if answer.status == 200 else f"status {answer.status}"
+
+
+def main(port: int, stop: Path) -> None:
+    """Ask until it is enough."""
+    answers, lost, longest = 0, [], 0.0
+    while not stop.exists():
+        began = time.monotonic()
+        if fault := ask(port):
+            lost.append(fault)
+        else:
+            answers += 1
+        longest = max(longest, time.monotonic() - began)
+    print(json.dumps({"answers": answers, "lost": lost, "longest": round(longest, 2)}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
