@@ -7,14 +7,16 @@ the plan and the task say so, and the task is restarted by its policy.
 import pwd
 import sys
 from collections.abc import Iterable, Iterator, Set
+from contextlib import suppress
 from ipaddress import ip_address
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 _TABLES = ("tcp", "tcp6", "udp", "udp6")  # in /proc/net
 _ADDRESS, _STATE, _USER = 1, 3, 7  # fields of a line
-_WAITS = frozenset({"0A", "07"})  # TCP: listens; UDP: is bound
+_WAITS = {"tcp": "0A", "udp": "07"}  # listens; is bound
 _WORD = 4  # bytes; addresses are written as numbers of the machine
 
 
@@ -33,7 +35,7 @@ class Listener(msgspec.Struct, frozen=True, order=True):
 
 def ports() -> frozenset[int]:
     """Return the ports on which somebody listens; what the machine does not tell is left out."""
-    return frozenset(port for name in _TABLES for port, _ in waiting(_read(name)))
+    return frozenset(port for name in _TABLES for port, _ in _waiting(name))
 
 
 def on(wanted: Set[int]) -> list[Listener]:
@@ -44,7 +46,7 @@ def on(wanted: Set[int]) -> list[Listener]:
         {
             _listener(name, port, fields)
             for name in _TABLES
-            for port, fields in waiting(_read(name))
+            for port, fields in _waiting(name)
             if port in wanted
         }
     )
@@ -61,12 +63,18 @@ def sentences(labels: Iterable[tuple[str, int]], listeners: Iterable[Listener]) 
     ]
 
 
-def waiting(table: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield port and fields of each line, of a table of the kernel, where somebody listens."""
-    for line in table.splitlines()[1:]:
+def waiting(protocol: str, table: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield port and fields of each line, of a table of the kernel, where somebody listens.
+
+    Of TCP the rest is not read: first come those who listen, then all connections, which may be very
+    many (proc_net_tcp of the kernel's documentation).
+    """
+    for line in islice(table, 1, None):  # below the names of the fields
         fields = line.split()
-        if len(fields) > _STATE and fields[_STATE] in _WAITS:
+        if fields[_STATE] == _WAITS[protocol]:
             yield int(fields[_ADDRESS].rpartition(":")[2], 16), fields
+        elif protocol == "tcp":
+            return
 
 
 def _listener(name: str, port: int, fields: list[str]) -> Listener:
@@ -91,8 +99,6 @@ def address(text: str) -> str:
     return str(ip_address(b"".join(words)))
 
 
-def _read(name: str) -> str:
-    try:
-        return Path(f"/proc/net/{name}").read_text()
-    except OSError:
-        return ""
+def _waiting(name: str) -> Iterator[tuple[int, list[str]]]:
+    with suppress(OSError), Path(f"/proc/net/{name}").open() as table:
+        yield from waiting(name.removesuffix("6"), table)

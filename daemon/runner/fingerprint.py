@@ -110,7 +110,9 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
             one.name: {"Name": one.name, "Path": one.path, "ReadOnly": one.read_only}
             for one in config.host_volumes
         },
-        host_networks=networks.host_networks(config.host_networks, networks.addresses()),
+        host_networks=networks.host_networks(
+            config.host_networks, networks.addresses() if config.host_networks else ()
+        ),
         status=NodeStatus.READY,
     )
     return msgspec.structs.replace(node, computed_class=computed_class(node))

@@ -5,7 +5,7 @@ import logging
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 
@@ -105,20 +105,30 @@ def _is_of(network: HostNetwork, address: Address) -> bool:
 
 
 def addresses() -> list[Address]:
-    """Return the addresses of this machine but those of links, which nobody reaches by them alone."""
+    """Return the addresses of this machine but those of links, which nobody reaches by them alone.
+
+    Where the kernel may not be asked there are none, and the log tells so.
+    """
+    try:
+        return list(_ask_for_addresses())
+    except OSError as error:
+        _log.warning("the addresses of this machine cannot be read (AF_NETLINK): %s", error)
+        return []
+
+
+def _ask_for_addresses() -> Iterator[Address]:
     with closing(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)) as kernel:
         kernel.send(
             _HEADER.pack(_HEADER.size + _MESSAGE.size, _GET_ADDRESSES, _ASK_FOR_ALL, 1, 0)
             + _MESSAGE.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
         )
-        found: list[Address] = []
         while True:
             for kind, body in messages(kernel.recv(_ANSWER)):
                 if kind in (_DONE, _ERROR):
-                    return found
+                    return
                 if kind == _ADDRESS_IS and (ip := address_of(body)) is not None:
-                    interface = _MESSAGE.unpack_from(body)[4]
-                    found.append(Address(socket.if_indextoname(interface), ip))
+                    with suppress(OSError):  # an interface may go meanwhile
+                        yield Address(socket.if_indextoname(_MESSAGE.unpack_from(body)[4]), ip)
 
 
 def messages(answer: bytes) -> Iterator[tuple[int, bytes]]:

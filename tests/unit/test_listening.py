@@ -21,9 +21,15 @@ UDP6 = """\
 
 
 def test_who_listens_is_told_from_who_has_connected() -> None:
-    assert [port for port, _ in waiting(TCP)] == [8080]
-    assert [port for port, _ in waiting(UDP6)] == [53]
-    assert list(waiting("")) == []
+    assert [port for port, _ in waiting("tcp", TCP.splitlines())] == [8080]
+    assert [port for port, _ in waiting("udp", UDP6.splitlines())] == [53]
+    assert list(waiting("tcp", [])) == []
+
+
+def test_connections_are_not_read_however_many_there_are() -> None:
+    lines = iter(TCP.splitlines() + ["1: 0100007F:A1B2 0100007F:1F90 01"] * 10)
+    assert [port for port, _ in waiting("tcp", lines)] == [8080]
+    assert len(list(lines)) == 10
 
 
 def test_a_listener_of_this_machine_is_seen_and_named() -> None:

@@ -184,6 +184,11 @@ def look() -> list[Process]:
     return [found for pid in pids if pid != own and (found := _process(pid)) is not None]
 
 
+def session(leader: int) -> list[int]:
+    """Return the processes of a session, named by the process that leads it."""
+    return [process.pid for process in look() if process.session == leader]
+
+
 def look_at_orphans() -> list[Process]:
     """Return the processes whose parent has ended, and what else those that adopt them started."""
     adopters = {1, *_ancestors(os.getpid())}

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 
 import trio
 
+from daemon.runner.drivers import scan
+
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _CHUNK = 32 * 1024  # bytes that are read at once
 _SIGNALLED = 128
@@ -77,15 +79,20 @@ class LocalSession:
         self._status = code if code >= 0 else _SIGNALLED - code
 
     def kill(self) -> None:
-        """Kill the command's session unless it has ended."""
+        """Kill the command's process group unless it has ended."""
         if self._status is None:
             os.killpg(self._pid, signal.SIGKILL)
 
     async def _hang_up(self) -> None:
-        """Let a shell end what it has started: at a terminal each is in a group of its own."""
+        """Tell all of the session that its terminal is gone; who does not heed that, as `nohup`, stays.
+
+        At a terminal each job of a shell is in a group of its own. The kernel tells the leader and the
+        foreground alone, and few shells hand it on.
+        """
         if not self._has_terminal:
             return
         self._stdin.close()
+        scan.send(scan.session(self._pid), signal.SIGHUP)
         with trio.move_on_after(_HANG_UP, shield=True):
             await trio.lowlevel.wait_readable(self._descriptor)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
@@ -21,7 +22,7 @@ from storage.records.node import HostVolume
 from storage.records.task import Network, NetworkDNS, Task, VolumeMount
 from storage.store import Store
 from tests.parts.runner.conftest import discard, end_all_of, needs_root
-from tests.parts.runner.test_inside import run
+from tests.parts.runner.test_inside import Client, run, talking
 from tests.parts.runner.world import (
     World,
     batch,
@@ -318,6 +319,21 @@ async def test_a_command_runs_behind_the_same_walls(walled: World) -> None:
     assert failed.others[-1]["result"] == {"exit_code": 127}
     terminal = await run(walled, alloc_id, "sh", "-c", "test -t 0 && echo yes", tty=True)
     assert terminal.seen() == "yes\r\n"
+
+
+async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
+    walled: World,
+) -> None:
+    alloc_id = await walled.place(service(inside(f"mkfifo /alloc/held; echo up; {LINGER}")))
+    await walled.until_printed(alloc_id, "up")
+    held = trio.Path(walled.directory(alloc_id) / "alloc/held")
+    client = Client()
+    async with talking(walled, alloc_id, ["/bin/sh", "-i"], client, tty=True):
+        client.type("sleep 600 >/alloc/held &\n")
+        file = await held.open()  # when somebody has opened the other end
+        client.leave()
+    assert await file.read() == ""  # when nobody has it open any more
+    await file.aclose()
 
 
 async def test_it_is_found_again_by_another_daemon(

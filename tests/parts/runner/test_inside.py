@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -223,18 +224,21 @@ async def test_a_client_that_goes_away_takes_the_command_along(
         await until_gone(pid)
 
 
+@pytest.mark.parametrize("shell", [["/bin/bash", "--norc", "--noprofile", "-i"], ["/bin/sh", "-i"]])
 async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
-    world: World, running: str, pipe: Pipe
+    world: World, running: str, pipe: Pipe, shell: list[str]
 ) -> None:
     client = Client()
-    shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
     async with talking(world, running, shell, client, tty=True):
-        client.type(f"sleep 600 &\nsleep 601 & echo $$ $(jobs -p) >{pipe.path}\n")
-        pids = [int(pid) for pid in (await pipe.line()).split()]
+        client.type("sleep 600 &\nfirst=$!\n(trap '' HUP; exec sleep 601) &\nstays=$!\n")
+        client.type(f"sleep 602 & echo $stays $$ $first $! >{pipe.path}\n")
+        stays, *pids = [int(pid) for pid in (await pipe.line()).split()]
         assert len(pids) == 3
         client.leave()
     for pid in pids:
         await until_gone(pid)
+    assert alive(stays)
+    os.kill(stays, signal.SIGKILL)
 
 
 async def test_a_command_at_a_terminal_that_heeds_nobody_ends_with_the_connection(

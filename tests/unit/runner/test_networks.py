@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from daemon.runner.networks import Address, address_of, host_networks, messages
+from daemon.runner.networks import Address, address_of, addresses, host_networks, messages
 from storage.records.node import HostNetwork
 
 KNOWN = [
@@ -59,6 +59,29 @@ def test_one_without_an_address_is_left_out_and_the_log_tells_so(
     (line,) = caplog.messages
     assert "host network wan is left out" in line
     assert "10.1.0.7 (eth1)" in line
+
+
+def test_this_machine_has_addresses() -> None:
+    assert Address("lo", "127.0.0.1") in addresses()
+
+
+def test_where_the_kernel_may_not_be_asked_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("daemon.runner.networks.socket.socket", refused)
+    assert addresses() == []
+    assert "AF_NETLINK" in caplog.text
+
+
+def test_an_interface_that_goes_meanwhile_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_: int) -> str:
+        raise OSError(6, "No such device or address")
+
+    monkeypatch.setattr("daemon.runner.networks.socket.if_indextoname", gone)
+    assert addresses() == []
 
 
 def attribute(kind: int, value: bytes) -> bytes:
