@@ -127,7 +127,9 @@ def idle(job_id: str) -> dict[str, object]:
 async def main(events: int, readers: int) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        async with open_steward(Path(directory), "--dev") as steward:
+        config = Path(directory) / "steward.toml"
+        config.write_text("retention_events = 100_000_000\n")  # all are compared at the end
+        async with open_steward(Path(directory), "--dev", "--config", str(config)) as steward:
             run, seen = Run(steward), [Seen() for _ in range(readers)]
             run.up.set()
             async with trio.open_nursery() as nursery:
