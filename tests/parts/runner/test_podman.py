@@ -21,7 +21,8 @@ from daemon.runner.drivers.podman import driver as podman
 from storage.records.allocation import AllocatedPort, Placement
 from storage.records.base import SECOND
 from storage.records.evaluation import PlacementMetric
-from storage.records.task import Task
+from storage.records.job import Job
+from storage.records.task import Network, NetworkDNS, Task
 from storage.store import Store
 from tests.fakes.fakepodman import FakePodman, serve_podman
 from tests.parts.runner.conftest import discard, end_all_of
@@ -118,6 +119,32 @@ async def test_a_container_has_what_its_task_has(world: World, fake: FakePodman)
     assert spec["resource_limits"]["pids"] == {"limit": 100}
     await world.stop(alloc_id)
     await world.until_done(alloc_id)
+
+
+def looking_up(task: Task, job_id: str = "job") -> Job:
+    """Return a job whose group says where its task looks names up."""
+    dns = NetworkDNS(servers=["10.9.8.7"], searches=["a.example", "b.example"], options=["ndots:2"])
+    job = batch(task, job_id=job_id)
+    (group,) = job.task_groups or ()
+    networked = msgspec.structs.replace(group, networks=[Network(dns=dns)])
+    return msgspec.structs.replace(job, task_groups=[networked])
+
+
+async def test_a_container_looks_names_up_where_its_group_says_unless_it_says_more(
+    world: World, fake: FakePodman
+) -> None:
+    first = await world.place(looking_up(contained(LINGER)))
+    more = contained(LINGER, config={"dns_servers": ["10.1.1.1"], "network_mode": "bridge"})
+    second = await world.place(looking_up(more, "more"))
+    for alloc_id in (first, second):
+        await world.until_status(alloc_id, "running")
+    specs = [fake.containers[f"steward-{one}-main-0"].spec for one in (first, second)]
+    assert [spec["dns_server"] for spec in specs] == [["10.9.8.7"], ["10.1.1.1"]]
+    for spec in specs:
+        assert (spec["dns_search"], spec["dns_option"]) == (["a.example", "b.example"], ["ndots:2"])
+    for alloc_id in (first, second):
+        await world.stop(alloc_id)
+        await world.until_done(alloc_id)
 
 
 async def test_a_stop_signals_and_then_kills(world: World) -> None:
@@ -489,6 +516,15 @@ async def test_the_real_podman_does_the_same(real: World) -> None:
     await real.until_done(second)
     assert ("Terminated", "Exit Code: 4") in real.told(second)
     assert real.output(second) == "up\ngot\nbye\n"
+
+    resolving = await real.place(looking_up(contained("cat /etc/resolv.conf"), "resolving"))
+    await real.until_status(resolving, "complete")
+    found = {tuple(line.split()) for line in real.output(resolving).splitlines()}
+    assert found == {
+        ("nameserver", "10.9.8.7"),
+        ("search", "a.example", "b.example"),
+        ("options", "ndots:2"),
+    }
 
     missing = await real.place(batch(contained("", config={"command": "/no/such"}), job_id="third"))
     await real.until_status(missing, "failed")
