@@ -63,11 +63,10 @@ class Discovery:
         return faults(self._place())
 
     def strangers(self) -> Iterator[tuple[str, str]]:
-        """Yield each task, and who listens on a port of the allocation before any of them runs."""
-        ports = self._instance().allocation.placement.resources.shared.ports or ()
-        labels = [(port.label, port.value) for port in ports]
-        found = self._host.listeners({number for _, number in labels})
-        for text in sentences(labels, found):
+        """Yield each task, and who has a static port of the allocation before any of them runs."""
+        ports = self._instance().allocation.placement.resources.static_ports
+        found = self._host.listeners({number for _, number in ports})
+        for text in sentences(ports, found):
             yield from ((task.name, text) for task in self._instance().tasks)
 
     @property

@@ -211,6 +211,16 @@ class AllocatedResources(Record, frozen=True, kw_only=True):
         return held
 
     @property
+    def static_ports(self) -> list[tuple[str, int]]:
+        """Return label and number of each port that was asked for by its number."""
+        of_tasks = [network for task in self.tasks.values() for network in task.networks or ()]
+        return [
+            (port.label, port.value)
+            for network in (*(self.shared.networks or ()), *of_tasks)
+            for port in network.reserved_ports or ()
+        ]
+
+    @property
     def cores(self) -> set[int]:
         """Return the whole cores that are held."""
         return {core for task in self.tasks.values() for core in task.cpu.reserved_cores or ()}

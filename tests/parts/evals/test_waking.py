@@ -120,6 +120,17 @@ async def test_what_a_closed_node_keeps_out_waits_for_it_to_be_opened(one_host: 
     assert len(one_host.wanted()) == 1
 
 
+async def test_what_lacks_a_host_network_is_placed_when_the_node_has_it(one_host: Cluster) -> None:
+    networks = [Network(mode="host", dynamic_ports=[Port(label="p", host_network="lan")])]
+    await run(one_host, job("web", asking(networks=networks)))
+    assert one_host.wanted() == []
+    lan = {"Name": "lan", "CIDR": "10.0.0.0/8", "IP": "10.1.2.3"}
+    await one_host.join(host(host_networks={"lan": lan}))
+    await one_host.work()
+    (placed,) = one_host.wanted()
+    assert [port.host_ip for port in placed.placement.resources.shared.ports or ()] == ["10.1.2.3"]
+
+
 async def test_leave_to_displace_others_wakes_whom_it_helps(one_host: Cluster) -> None:
     await allow(one_host)
     await run(one_host, job("low", asking(memory_mb=80), priority=20))

@@ -7,7 +7,12 @@ import socket
 import msgspec
 import pytest
 
-from storage.records.allocation import AllocatedPort, AllocatedShared, Placement
+from storage.records.allocation import (
+    AllocatedNetwork,
+    AllocatedShared,
+    OfferedPort,
+    Placement,
+)
 from storage.records.evaluation import PlacementMetric
 from storage.records.task import Secret
 from tests.parts.runner.world import World, batch, script, service
@@ -167,7 +172,7 @@ async def test_who_listens_on_its_port_is_told_before_it_starts(world: World) ->
         job = batch(script("true"))
         (group,) = job.task_groups or ()
         resources = msgspec.structs.replace(
-            held(group), shared=AllocatedShared(ports=[port("web", number), port("other", 1)])
+            held(group), shared=AllocatedShared(networks=[static(web=number, other=1)])
         )
         placement = Placement(resources=resources, metrics=PlacementMetric(), node_name="node-1")
         alloc_id = await world.place(job, placement=placement)
@@ -178,8 +183,9 @@ async def test_who_listens_on_its_port_is_told_before_it_starts(world: World) ->
     assert told.index(("Port In Use", text)) < [kind for kind, _ in told].index("Started")
 
 
-def port(label: str, value: int) -> AllocatedPort:
-    return AllocatedPort(label=label, value=value, host_ip="127.0.0.1")
+def static(**ports: int) -> AllocatedNetwork:
+    held = [OfferedPort(label=label, value=value) for label, value in ports.items()]
+    return AllocatedNetwork(mode="host", ip="127.0.0.1", reserved_ports=held)
 
 
 async def test_a_stop_before_the_start_ends_an_allocation_that_never_ran(world: World) -> None:
