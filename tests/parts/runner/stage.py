@@ -127,6 +127,7 @@ async def on_stage(
         claims={},
         disk_is_limit=disk_is_limit,
         task_socket=directory / "tasks.sock",
+        listeners=lambda _: [],
         chance=lambda: 0.0,
     )
     allocation = placed(job, "n", "a", **fields)
