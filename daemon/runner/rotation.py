@@ -131,13 +131,15 @@ class Sweeper:
                 copy = await trio.to_thread.run_sync(_copy, log, copy)
                 # Not in a thread: nobody reads between the two halves of it.
                 _swap(log, copy)
+                # As long as nobody writes: of what comes afterwards nothing has been dropped yet.
+                watched.dropped = log.span()[0]
             finally:
                 with trio.CancelScope(shield=True):
                     await watched.writers.resume()
                 mark.unlink()
         except OSError as error:
             _report.warning("cannot move what %s keeps: %s", log.path, error)
-        watched.dropped = log.span()[0]
+            watched.dropped = log.span()[0]  # tried again when there is more
 
 
 def _regular_size(path: str) -> int:
