@@ -1,25 +1,38 @@
-"""Open event streams: what a thousand of them take of memory, and how soon all hear of a write.
+"""Answers that stay open: what many of them take of memory and processor, how soon all hear of news.
 
-    python bench/streams.py [--streams 1000]
+    PYTHONPATH=. python bench/streams.py [events|queries|logs] [--streams 1000]
 
-Starts a daemon of its own. The reader is Python as well and shares the processors with it.
+Starts a daemon of its own: followed are its events, a blocking query, or the log of a task. What
+they take is measured while nothing comes, and how long another request takes meanwhile. The reader
+is Python as well and shares the processors with it.
 """
 
 import argparse
 import json
+import os
 import re
 import tempfile
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx
 import trio
 
 from tests.service.daemon import Steward, open_steward
 
-JOB = {
+IDLE = {
     "Type": "batch",
     "TaskGroups": [{"Name": "g", "Count": 0, "Tasks": [{"Name": "t", "Driver": "raw_exec"}]}],
 }
+SAYS = "trap 'echo late' USR1; echo early; while :; do sleep 600 & wait $!; done"
+QUIET = 5.0  # seconds without news, in which the processor is looked at
+DEADLINE = 600.0
+
+News = Callable[[], Awaitable[Any]]
 
 
 def memory(pid: int) -> float:
@@ -30,51 +43,111 @@ def memory(pid: int) -> float:
     return int(found[1]) / 1024
 
 
-async def follow(steward: Steward, ready: trio.MemorySendChannel[None], heard: list[float]) -> None:
-    host, port = steward.address.removeprefix("http://").split(":")
-    question = f"GET /v1/event/stream?topic=Job:late HTTP/1.1\r\nHost: {host}\r\n\r\n"
-    async with await trio.open_tcp_stream(host, int(port)) as stream:
-        await stream.send_all(question.encode())
-        text = b""
-        while b"{}" not in text:
-            text += await stream.receive_some()
-        await ready.send(None)
-        while b"JobRegistered" not in text:
-            text += await stream.receive_some()
-        heard.append(time.monotonic())
+def processor(pid: int) -> float:
+    """Return the seconds of processor that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def main(streams: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+async def of_events(steward: Steward) -> tuple[str, str, News]:
+    """Return what is asked, what is there at once, and what makes the news called `late`."""
+    return "/v1/event/stream?topic=Job:late", "{}", partial(register, steward, "late")
+
+
+async def of_queries(steward: Steward) -> tuple[str, str, News]:
+    answer = await steward.request("GET", "/v1/jobs")
+    index = answer.headers["X-Nomad-Index"]
+    return f"/v1/jobs?wait=5m&index={index}", "", partial(register, steward, "late")
+
+
+async def of_logs(steward: Steward) -> tuple[str, str, News]:
+    task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "sh", "args": ["-c", SAYS]}}
+    job = {"ID": "log", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
+    (allocation,) = await steward.run_job(job)
+    alloc_id = allocation["ID"]
+    asked = f"/v1/client/fs/logs/{alloc_id}?task=t&type=stdout&follow=true&plain=true"
+    path = f"/v1/client/allocation/{alloc_id}/signal"
+    return asked, "early", partial(steward.post, path, {"Signal": "SIGUSR1", "TaskName": "t"})
+
+
+async def register(steward: Steward, job_id: str) -> None:
+    await steward.register({"ID": job_id, **IDLE})
+
+
+KINDS = {"events": of_events, "queries": of_queries, "logs": of_logs}
+
+
+class Crowd:
+    """All who read, and when each heard of the news."""
+
+    def __init__(self, steward: Steward, asked: str, first: str) -> None:
+        self._host, self._port = steward.address.removeprefix("http://").split(":")
+        self._asked, self._first = asked, first.encode()
+        self.heard: list[float] = []
+
+    @asynccontextmanager
+    async def reading(self, count: int) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            for _ in range(count):
+                await nursery.start(self._read)
+            yield
+
+    async def _read(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        question = f"GET {self._asked} HTTP/1.1\r\nHost: {self._host}\r\n\r\n"
+        async with await trio.open_tcp_stream(self._host, int(self._port)) as stream:
+            await stream.send_all(question.encode())
+            text = b""
+            while self._first not in text:
+                text += await stream.receive_some()
+            task_status.started()
+            while b"late" not in text:
+                text += await stream.receive_some()
+            self.heard.append(time.monotonic())
+
+
+async def settled(pid: int) -> None:
+    """Return when the daemon has done what it was asked."""
+    used = -1.0
+    while processor(pid) - used > 0.5:
+        used = processor(pid)
+        await trio.sleep(1)
+
+
+async def main(kind: str, streams: int) -> None:
+    with tempfile.TemporaryDirectory() as directory, trio.fail_after(DEADLINE):
         async with open_steward(Path(directory), "--dev") as steward:
-            await steward.register({"ID": "early", **JOB})
+            await register(steward, "early")
+            asked, first, news = await KINDS[kind](steward)
+            crowd = Crowd(steward, asked, first)
             before = memory(steward.pid)
-            send, ready = trio.open_memory_channel[None](0)
-            heard: list[float] = []
-            async with trio.open_nursery() as nursery:
-                for _ in range(streams):
-                    nursery.start_soon(follow, steward, send, heard)
-                for _ in range(streams):
-                    await ready.receive()
-                after = memory(steward.pid)
+            async with crowd.reading(streams):
+                await settled(steward.pid)
+                after, used = memory(steward.pid), processor(steward.pid)
+                await trio.sleep(QUIET)
+                used = processor(steward.pid) - used
+                async with httpx.AsyncClient(base_url=steward.address, timeout=60) as client:
+                    began = time.monotonic()
+                    await client.get("/v1/jobs")
+                    other = time.monotonic() - began
                 began = time.monotonic()
-                await steward.register({"ID": "late", **JOB})
-            took = sorted(moment - began for moment in heard)
-            print(
-                json.dumps(
-                    {
-                        "streams": streams,
-                        "MiB before": round(before, 1),
-                        "MiB more": round(after - before, 1),
-                        "ms first": round(took[0] * 1000, 1),
-                        "ms p50": round(took[len(took) // 2] * 1000, 1),
-                        "ms last": round(took[-1] * 1000, 1),
-                    }
-                )
-            )
+                await news()
+            took = sorted(moment - began for moment in crowd.heard)
+            told = {
+                kind: streams,
+                "MiB before": round(before, 1),
+                "MiB more": round(after - before, 1),
+                "% of a processor while nothing comes": round(100 * used / QUIET, 1),
+                "ms of another request": round(other * 1000, 1),
+                "ms first": round(took[0] * 1000, 1),
+                "ms p50": round(took[len(took) // 2] * 1000, 1),
+                "ms last": round(took[-1] * 1000, 1),
+            }
+            print(json.dumps(told))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="events")
     parser.add_argument("--streams", type=int, default=1000)
-    trio.run(main, parser.parse_args().streams)
+    given = parser.parse_args()
+    trio.run(main, given.kind, given.streams)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import trio
 
+from daemon.web.crowd import Crowd
 from daemon.web.kept import Kept
 from daemon.web.parameters import duration
 from daemon.web.reply import Reply
@@ -42,10 +43,11 @@ async def answer(
     request: Request,
     *,
     kept: Kept,
+    crowd: Crowd,
     closing: trio.Event,
     random: Callable[[], float],
 ) -> Reply:
-    """Answer a read, at once or when its index is high enough.
+    """Answer a read, at once or when its index is high enough. Raises `TooOften` instead of waiting.
 
     `closing` ends all waiting, when whoever sets it wakes the watchers: the state as it is then goes
     out. `random` is uniform in [0, 1).
@@ -60,7 +62,7 @@ async def answer(
             reply = await _attempt(route, request, kept, after)
             if reply is not None:
                 return reply
-            with trio.move_on_at(deadline) as scope:
+            with crowd.place(), trio.move_on_at(deadline) as scope:
                 if not closing.is_set():
                     await change.wait()
             if scope.cancelled_caught or closing.is_set():

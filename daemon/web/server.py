@@ -35,6 +35,7 @@ from daemon.acl.tokens import STRANGER
 from daemon.parts import Parts
 from daemon.web import blocking, head
 from daemon.web.connections import Listener, serve
+from daemon.web.crowd import Crowd
 from daemon.web.guard import ANY_NAME, Guard, Proxies
 from daemon.web.kept import Kept
 from daemon.web.parameters import BadParameter, Query
@@ -90,6 +91,7 @@ class Door(QuartTrio):
         self._random = secrets.SystemRandom().random
         self._kept = Kept()
         self._talks = Talks(parts, self._router, self._pages, self._guard, closing)
+        self._crowd = Crowd()
 
     async def handle_request(self, request: FrameworkRequest) -> Response:
         """Answer one request, under the id that its sender or else we give it."""
@@ -189,9 +191,16 @@ class Door(QuartTrio):
             raise Denied
         if isinstance(route, Read):
             return await blocking.answer(
-                route, asked, kept=self._kept, closing=self._closing, random=self._random
+                route,
+                asked,
+                kept=self._kept,
+                crowd=self._crowd,
+                closing=self._closing,
+                random=self._random,
             )
         reply = await route.handler(asked)
+        if reply.stream is not None:
+            return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
         if isinstance(route, Write) and route.acts:
             await trail.acted()
         return reply

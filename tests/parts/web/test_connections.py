@@ -12,7 +12,7 @@ import trio.testing
 
 from daemon.acl.check import ANYONE
 from daemon.config import Config
-from daemon.web import reply
+from daemon.web import crowd, reply
 from daemon.web.connections import Listener
 from daemon.web.listeners import listen
 from daemon.web.reply import Reply
@@ -168,6 +168,28 @@ async def test_whoever_reads_slowly_gets_everything_in_order(server: Server) -> 
         while piece := await stream.receive_some():
             answer += piece
     assert answer.partition(b"\r\n\r\n")[2] == b"".join(LONG)
+
+
+@pytest.mark.parametrize("target", ["/stream", "/show?index=1000000"])
+async def test_those_who_wait_leave_connections_to_others(
+    server: Server, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setattr(crowd, "MOST", 2)
+    async with await server.connect() as first, await server.connect() as second:
+        for stream in (first, second):
+            await stream.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+        await trio.testing.wait_all_tasks_blocked()
+        refused = await server.talk(f"GET {target} HTTP/1.0\r\n\r\n")
+        assert refused.startswith(b"HTTP/1.1 429 ")
+        assert b"2 answers stay open already" in refused
+        assert (await server.talk("GET /show HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        await first.aclose()
+        async with await server.connect() as third:
+            answer = b""
+            while not answer.startswith(b"HTTP/1.1 200 "):
+                await third.send_all(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                answer = await third.receive_some()
 
 
 async def test_the_head_of_a_stream_does_not_wait_for_its_first_piece(server: Server) -> None:
