@@ -26,6 +26,13 @@ _EVALUATIONS = """
   GROUP BY 1, 2, 3, 4
 """
 _ALLOCATIONS = "SELECT client_status, count(*) AS number FROM allocations GROUP BY client_status"
+_KILLED_FOR_MEMORY = """
+    SELECT count(*) AS number
+      FROM task_events
+     WHERE allocation_id = :id
+       AND task = :task
+       AND document ->> '$.Details.oom_killed' = 'true'
+"""
 
 _PAGES = """
     SELECT p.page_size * n.page_count AS bytes, p.page_size * f.freelist_count AS free_bytes
@@ -55,6 +62,12 @@ def file(db: Snapshot) -> dict[str, int]:
     """Return the bytes of the file, and how many of them the next rows use before it grows."""
     row = db.one(_PAGES)
     return dict(row) if row else {}
+
+
+def killed_for_memory(db: Snapshot, allocation_id: str, task: str) -> int:
+    """Return how often a task was killed because it took too much memory, as far as is kept."""
+    row = db.one(_KILLED_FOR_MEMORY, {"id": allocation_id, "task": task})
+    return int(row["number"]) if row else 0
 
 
 def summaries(db: Snapshot) -> list[tuple[str, JobCounts]]:

@@ -8,14 +8,16 @@ from tests.service.daemon import Steward
 Labels = dict[str, str]
 
 
-def job(job_id: str, **fields: object) -> dict[str, object]:
+def job(job_id: str, longest: int | None = None, **fields: object) -> dict[str, object]:
     task = {
         "Name": "main",
         "Driver": "raw_exec",
         "Config": {"command": "/bin/sleep", "args": ["60"]},
         "Resources": {"CPU": 20, "MemoryMB": 30},
     }
-    return {"ID": job_id, "TaskGroups": [{"Name": "web", "Tasks": [task]}], **fields}
+    limit = {} if longest is None else {"MaxRunDuration": longest * 10**9}
+    group = {"Name": "web", "Tasks": [task], **limit}
+    return {"ID": job_id, "TaskGroups": [group], **fields}
 
 
 async def scraped(steward: Steward) -> dict[str, list[tuple[Labels, float]]]:
@@ -30,7 +32,7 @@ async def scraped(steward: Steward) -> dict[str, list[tuple[Labels, float]]]:
 
 
 async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) -> None:
-    (one,) = await steward.run_job(job("web"))
+    (one,) = await steward.run_job(job("web", longest=600, Type="batch"))
     found = await scraped(steward)
     summary = {"job": "web", "namespace": "default", "task_group": "web"}
     assert found["nomad_nomad_job_summary_running"] == [(summary, 1.0)]
@@ -40,6 +42,11 @@ async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) 
     assert (labels["alloc_id"], labels["task"], memory) == (one["ID"], "main", 30 * 2**20)
     assert found["nomad_client_allocs_memory_rss"][0][1] > 0
     assert found["nomad_client_allocated_cpu"][0][1] == 20
+    assert found["nomad_client_allocs_oom_killed"] == [(labels, 0.0)]
+    ((of_group, longest),) = found["nomad_client_allocs_max_run_duration_configured_seconds"]
+    assert (of_group["alloc_id"], longest) == (one["ID"], 600)
+    ((_, left),) = found["nomad_client_allocs_max_run_duration_remaining_seconds"]
+    assert 0 < left < 600
 
 
 async def test_what_waits_for_room_is_counted(steward: Steward) -> None:

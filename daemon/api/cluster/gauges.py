@@ -5,16 +5,18 @@ Everything is counted when somebody asks; between two questions metrics cost not
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from daemon.parts import Parts
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, collection, holdings, metrics, nodes
+from storage.queries import allocations, collection, holdings, jobs, metrics, nodes
 from storage.queries.holdings import Held
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus
+from storage.records.base import SECOND
 from storage.records.job import JobCounts
 from storage.records.node import Node
 from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
@@ -42,6 +44,9 @@ async def gauges(parts: Parts) -> list[Gauge]:
     for one in running:
         if one.client_status == ClientStatus.RUNNING and (usage := await _usage(parts, one)):
             found += _of_allocation(one, usage, parts.config.node_name)
+            found += parts.store.read(
+                partial(_history, one=one, host=parts.config.node_name, now=now)
+            )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
     found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
     found += [
@@ -160,14 +165,7 @@ def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iter
 def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[Gauge]:
     found = []
     for name, task in usage.tasks.items():
-        labels = {
-            "host": host,
-            "alloc_id": one.id,
-            "job": one.job_id,
-            "namespace": one.namespace,
-            "task_group": one.task_group,
-            "task": name,
-        }
+        labels = {**_labels(one, host), "task": name}
         state = (one.client.task_states or {}).get(name)
         values = {
             **_of_task(task),
@@ -179,6 +177,36 @@ def _of_allocation(one: Allocation, usage: AllocationUsage, host: str) -> list[G
         found += [
             Gauge(f"nomad.client.allocs.{what}", value, labels) for what, value in values.items()
         ]
+    return found
+
+
+def _labels(one: Allocation, host: str) -> dict[str, str]:
+    return {
+        "host": host,
+        "alloc_id": one.id,
+        "job": one.job_id,
+        "namespace": one.namespace,
+        "task_group": one.task_group,
+    }
+
+
+def _history(db: Snapshot, one: Allocation, host: str, now: int) -> list[Gauge]:
+    """Return what became of an allocation so far, and how long it may go on; times in seconds."""
+    labels, kind = _labels(one, host), "nomad.client.allocs"
+    found = [
+        Gauge(
+            f"{kind}.oom_killed",
+            metrics.killed_for_memory(db, one.id, task),
+            {**labels, "task": task},
+        )
+        for task in one.client.task_states or ()
+    ]
+    job = jobs.version(db, one.namespace, one.job_id, one.job_version)
+    group = job.group(one.task_group) if job else None
+    if group is not None and (longest := group.max_run_duration) is not None:
+        left = max(0, one.create_time + longest - now)
+        for name, span in (("configured", longest), ("remaining", left)):
+            found.append(Gauge(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels))
     return found
 
 

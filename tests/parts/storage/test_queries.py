@@ -130,6 +130,7 @@ class Explained(Snapshot):
         lambda db: collection.dead_jobs(db, 1, 2, 10),
         lambda db: collection.orphans(db, 1, 10),
         lambda db: metrics.file(db),
+        lambda db: metrics.killed_for_memory(db, "a", "main"),
         lambda db: jobs.dispatched_with(db, "default", "web", "token"),
         lambda db: job_listings.stubs(db, "default"),
         lambda db: job_listings.stubs(db, "default", "we", with_meta=True),
