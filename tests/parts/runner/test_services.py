@@ -1,5 +1,7 @@
 """Services of running allocations: registered, checked, and what follows from that (golden: services)."""
 
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,7 +30,7 @@ from storage.records.base import SECOND
 from storage.records.evaluation import PlacementMetric
 from storage.records.group import Update
 from storage.records.service import CheckStatus, Registration
-from storage.records.task import Check, CheckRestart, Service
+from storage.records.task import Check, CheckRestart, RestartPolicy, Service
 from storage.store import Store
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service, state_of
 
@@ -282,6 +284,24 @@ async def test_what_was_ready_is_so_until_the_next_daemon_knows_better(
             await until_ready(world, alloc_id)
             await world.stop(alloc_id)
             await world.until_done(alloc_id)
+
+
+async def test_the_services_of_a_task_that_ended_unseen_go_with_the_next_daemon(
+    store: Store, data_dir: Path, pipe: Pipe
+) -> None:
+    linger = f"echo $$ > {pipe.path}; exec sleep 600"
+    task = script(linger, restart_policy=RestartPolicy(attempts=0, mode="fail"))
+    async with open_world(store, data_dir) as world:
+        alloc_id = await world.place(
+            service(task, services=[native()]), placement=holding(http=20100)
+        )
+        await until_registered(world, {"web"})
+        pid = int(await pipe.line())
+    os.kill(pid, signal.SIGKILL)
+    assert [one.service_name for one in registered(world, alloc_id)] == ["web"]
+    async with open_world(store, data_dir) as world:
+        await until_registered(world, set())
+        await world.until_status(alloc_id, "failed")
 
 
 async def test_an_endpoint_that_hangs_fails_its_check(world: World) -> None:
