@@ -84,9 +84,12 @@ class Crowd:
         self._host, self._port = steward.address.removeprefix("http://").split(":")
         self._asked, self._first = asked, first.encode()
         self.heard: list[float] = []
+        self.all_heard = trio.Event()
+        self._count = 0
 
     @asynccontextmanager
     async def reading(self, count: int) -> AsyncIterator[None]:
+        self._count = count
         async with trio.open_nursery() as nursery:
             for _ in range(count):
                 await nursery.start(self._read)
@@ -103,14 +106,17 @@ class Crowd:
             while b"late" not in text:
                 text += await stream.receive_some()
             self.heard.append(time.monotonic())
+            if len(self.heard) == self._count:
+                self.all_heard.set()
+            await self.all_heard.wait()
 
 
 async def settled(pid: int) -> None:
-    """Return when the daemon has done what it was asked."""
-    used = -1.0
-    while processor(pid) - used > 0.5:
-        used = processor(pid)
+    """Return when the daemon has done what it was asked: one second is like the one before."""
+    before, used, now = -1.0, processor(pid), 0.0
+    while abs(now - before) > 0.03:
         await trio.sleep(1)
+        before, now, used = now, processor(pid) - used, processor(pid)
 
 
 async def main(kind: str, streams: int) -> None:
@@ -129,8 +135,10 @@ async def main(kind: str, streams: int) -> None:
                     began = time.monotonic()
                     await client.get("/v1/jobs")
                     other = time.monotonic() - began
-                began = time.monotonic()
+                began, answering = time.monotonic(), processor(steward.pid)
                 await news()
+                await crowd.all_heard.wait()
+                answering = processor(steward.pid) - answering
             took = sorted(moment - began for moment in crowd.heard)
             told = {
                 kind: streams,
@@ -138,6 +146,7 @@ async def main(kind: str, streams: int) -> None:
                 "MiB more": round(after - before, 1),
                 "% of a processor while nothing comes": round(100 * used / QUIET, 1),
                 "ms of another request": round(other * 1000, 1),
+                "ms of processor until all have heard": round(answering * 1000),
                 "ms first": round(took[0] * 1000, 1),
                 "ms p50": round(took[len(took) // 2] * 1000, 1),
                 "ms last": round(took[-1] * 1000, 1),
