@@ -26,13 +26,14 @@ JOB = {
         {
             "Name": "g",
             "Count": TASKS,
-            "EphemeralDisk": {"SizeMB": 10},
+            "EphemeralDisk": {"SizeMB": 20},
             "Tasks": [
                 {
                     "Name": "t",
                     "Driver": "raw_exec",
                     "Config": {"command": "/bin/sleep", "args": SLEEPER.split()[1:]},
                     "Resources": {"CPU": 1, "MemoryMB": 10},
+                    "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
                 }
             ],
         }
@@ -239,12 +240,13 @@ def survives(machine: Machine) -> None:
 def survives_with_controllers(machine: Machine) -> None:
     """Check that a controller that is on in the place of tasks hinders no start."""
     place = "/sys/fs/cgroup/system.slice/steward-tasks.service"
-    offered = machine.run("cat", f"{place}/cgroup.controllers").split()
+    offered = machine.run("cat", "/sys/fs/cgroup/cgroup.controllers").split()
     if not offered:
         proved("left out: no controller of version 2 can be had here")
         return
     machine.run("mkdir", f"{place}/held")
-    machine.run("sh", "-c", f"echo +{offered[0]} >{place}/cgroup.subtree_control")
+    for group in ("/sys/fs/cgroup", "/sys/fs/cgroup/system.slice", place):
+        machine.run("sh", "-c", f"echo +{offered[0]} >{group}/cgroup.subtree_control")
     start = f"echo 0 >{place}/held/cgroup.procs && exec sleep 2000000"
     subprocess.Popen([*machine.entering(), "setsid", "sh", "-c", start])
     until("a process is held", lambda: bool(machine.run("cat", f"{place}/held/cgroup.procs")))
@@ -374,7 +376,7 @@ def main(root: Path, package: Path, groups: Path) -> None:
         goes(machine)
     except SystemExit:
         if machine.pid:
-            print(machine.run("journalctl", "-n", "60", "--no-pager", check=False), file=sys.stderr)
+            print(machine.run("journalctl", "-n", "40", "--no-pager", check=False), file=sys.stderr)
         raise
     finally:
         machine.crash()

@@ -8,6 +8,10 @@ The groups are threaded where the kernel allows that. A process enters such a gr
 entering any other kind waits for all processors (measured: 0.1 ms against 7 to 15 ms on an idle
 machine, most of the time to a task's first instruction). They cannot be killed with one word,
 but held still and then killed one by one, which comes to the same.
+
+In a unit that systemd has delegated, the daemon goes into a group of its own first: systemd puts
+the commands of a unit (`ExecReload=`) into a group beside the processes, and beside groups of threads
+there can be none that holds processes.
 """
 
 import hashlib
@@ -22,6 +26,8 @@ from daemon.runner.drivers.claim import Trace
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
+ASIDE = "main"  # the daemon's own group in a delegated unit
+_DELEGATED = ("trusted.delegate", "user.delegate")  # by which systemd marks a group
 _PATIENCE = 10.0  # seconds: a process that the kernel does not let go cannot be waited for for ever
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds between two looks; a group says nothing by itself
 
@@ -118,7 +124,7 @@ def find(owner: Path) -> Cgroups | None:
     own = own_path(_OWN.read_text())
     if mount is None or own is None:
         return None
-    above = mount / own.lstrip("/")
+    above = _aside(mount / own.lstrip("/"))
     base = above / f"steward-{hashlib.blake2b(str(owner).encode(), digest_size=4).hexdigest()}"
     try:
         base.mkdir(exist_ok=True)
@@ -132,6 +138,28 @@ def find(owner: Path) -> Cgroups | None:
     if not os.access(above / "cgroup.procs", os.W_OK):
         return None
     return Cgroups(base, mount, threaded=threaded)
+
+
+def _aside(own: Path) -> Path:
+    """Return the group of this process, once it has gone aside if it can and has to."""
+    aside = own / ASIDE
+    if not is_delegated(str(own)):
+        return own
+    try:
+        aside.mkdir(exist_ok=True)
+    except OSError:
+        return own
+    # Not where tasks that an older daemon has started are in groups of threads.
+    return aside if _write(f"{aside}/cgroup.procs", str(os.getpid())) else own
+
+
+def is_delegated(path: str) -> bool:
+    """Tell whether whoever rules the tree has handed a group over."""
+    for name in _DELEGATED:
+        with suppress(OSError):
+            if os.getxattr(path, name) == b"1":
+                return True
+    return False
 
 
 def mount_point(mountinfo: str) -> Path | None:

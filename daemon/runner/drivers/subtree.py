@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from daemon.runner.drivers.cgroup import Cgroup, mount_point, own_path
+from daemon.runner.drivers.cgroup import ASIDE, Cgroup, is_delegated, mount_point, own_path
 from daemon.runner.drivers.limits import (
     CONTROLLERS,
     CPUSET,
@@ -31,7 +31,6 @@ from storage.records.usage import MemoryUsage
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
 _HOW = "cgroup v2"
-_DELEGATED = ("trusted.delegate", "user.delegate")  # by which systemd marks a group
 _MICROSECOND = 1000
 _COUNTED = ("RSS", "Cache", "Swap", "Mapped File", "Usage", "Max Usage", "Kernel Usage")
 
@@ -77,11 +76,7 @@ class Files:
 
     def is_delegated(self, path: str) -> bool:
         """Tell whether whoever rules the tree has handed a group over."""
-        for name in _DELEGATED:
-            with suppress(OSError):
-                if os.getxattr(path, name) == b"1":
-                    return True
-        return False
+        return is_delegated(path)
 
 
 class Subtree:
@@ -277,6 +272,8 @@ def _above(parent: str, tree: Tree, files: Files) -> str | None:
     if own == root:
         # The tree's true root alone has no type; below it processes may be as they like.
         return None if files.exists(f"{own}/cgroup.type") else own
+    # In its unit's group, into which the daemon is started again, no controller may be enabled.
+    own = own.removesuffix(f"/{ASIDE}")
     places = (os.path.dirname(own), f"{own.removesuffix('.service')}-tasks.service")
     return next((one for one in places if files.is_delegated(one)), None)
 

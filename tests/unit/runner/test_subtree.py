@@ -263,7 +263,10 @@ def test_a_group_can_be_named() -> None:
     assert f"{MOUNT}/none.slice" in missing
 
 
-def test_the_unit_of_the_tasks_beside_the_daemons_is_found() -> None:
+@pytest.mark.parametrize(
+    "own", ["/system.slice/steward.service", "/system.slice/steward.service/main"]
+)
+def test_the_unit_of_the_tasks_beside_the_daemons_is_found(own: str) -> None:
     kernel = Kernel()
     kernel.make_all(UNIT)
     kernel.inhabited.add(UNIT)
@@ -271,9 +274,18 @@ def test_the_unit_of_the_tasks_beside_the_daemons_is_found() -> None:
     kernel.make_all(f"{beside}/holder")
     kernel.inhabited.add(f"{beside}/holder")
     kernel.delegated |= {UNIT, beside}
-    found = opened(kernel, "/system.slice/steward.service")
+    found = opened(kernel, own)
     assert found.parent.startswith("/system.slice/steward-tasks.service/steward-limits-")
     assert sorted(found.held) == ["cores", "cpu", "memory", "processes"]
+
+
+def test_the_unit_from_which_the_daemon_went_aside_gives_no_controllers_away() -> None:
+    kernel = Kernel()
+    kernel.make_all(f"{UNIT}/main")
+    kernel.inhabited.add(f"{UNIT}/main")
+    kernel.delegated.add(UNIT)
+    found = find(Path("/data"), "", Tree(MOUNT, "/system.slice/steward.service/main"), kernel)
+    assert isinstance(found, str)
 
 
 def test_a_group_that_was_not_handed_over_is_left_alone_whatever_its_name() -> None:
