@@ -62,6 +62,8 @@ class Machine:
             start_new_session=True,
         )
         until("a systemd runs", self._has_started)
+        # A group with a process in it, be it only this one, has no controllers to give away.
+        (self._groups / "cgroup.procs").write_text(str(self._front.pid))
         self.run("ip", "link", "set", "lo", "up", inside=False)
 
     def _has_started(self) -> bool:

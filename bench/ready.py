@@ -1,0 +1,63 @@
+"""How long the daemon takes until it is ready, and what it holds then: `python -m bench.ready COMMAND...`.
+
+COMMAND is the program, such as `dist/steward` or `.venv/bin/steward`. The first start has an empty
+cache to unpack the one file into (as another user than root) and no pages of it in memory, where
+that can be had; the others have both. Each works on a data directory of its own.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+STARTS = 8
+IDLE = 3.0  # seconds until memory is looked at
+
+
+def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
+    """Return the seconds until it is ready, and its memory (PSS, MiB) a little later."""
+    words = [*command, "agent", "--dev", "--port", "0", "--data-dir", str(place / str(number))]
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(place),
+        "CACHE_DIRECTORY": str(place / "c"),
+    }
+    began = time.monotonic()
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=variables
+    ) as one:
+        assert one.stdout is not None
+        while b"ready" not in one.stdout.readline():
+            assert one.poll() is None
+        took = time.monotonic() - began
+        time.sleep(IDLE)
+        rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
+        one.send_signal(signal.SIGTERM)
+    return took, int(re.search(r"^Pss: *(\d+)", rollup, re.MULTILINE)[1]) / 1024  # type: ignore[index]
+
+
+def main(command: list[str]) -> None:
+    """Measure, and print a line."""
+    place = Path(tempfile.mkdtemp(prefix="steward-start-"))
+    try:
+        if os.geteuid() == 0:
+            Path("/proc/sys/vm/drop_caches").write_text("3")
+            command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+            os.chown(place, 65534, 65534)
+        (cold, _), *warm = [start(command, place, number) for number in range(STARTS)]
+        times, memory = sorted(took for took, _ in warm), sorted(held for _, held in warm)
+        print(
+            f"first {cold:.2f} s; then {times[len(times) // 2]:.2f} s [{times[0]:.2f}]; "
+            f"{memory[len(memory) // 2]:.0f} MiB"
+        )
+    finally:
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
