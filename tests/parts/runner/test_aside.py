@@ -1,0 +1,85 @@
+"""In a delegated unit the daemon goes aside: there is room for the commands of the unit.
+
+A group is made as systemd makes that of a unit with `Delegate=yes`; a process in it looks for the
+groups of tasks, as the daemon does at its start.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers import cgroup
+
+LOOKS = """
+import sys
+from pathlib import Path
+from daemon.runner.drivers import cgroup
+found = cgroup.find(Path("/data"))
+print(cgroup.own_path(Path("/proc/self/cgroup").read_text()), found.parent)
+found.of("alloc", "task").prepare()
+"""
+
+
+@pytest.fixture
+def unit() -> Iterator[Path]:
+    """Give a group of version 2 for ourselves."""
+    mount = cgroup.mount_point(Path("/proc/self/mountinfo").read_text())
+    if mount is None:
+        pytest.skip("needs control groups of version 2")
+    made = mount / f"steward-test-{os.getpid()}.service"
+    try:
+        made.mkdir()
+    except OSError as error:
+        pytest.skip(f"needs the right to make control groups: {error}")
+    yield made
+    for place, _, _ in os.walk(made, topdown=False):
+        os.rmdir(place)
+
+
+def looks_from(unit: Path) -> list[str]:
+    """Return in which group a daemon of this unit is, and in which its tasks are to be."""
+    enter = f'echo 0 >"{unit}/cgroup.procs" && exec "$@"'
+    words = ["sh", "-c", enter, "sh", sys.executable, "-c", LOOKS]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+
+
+def commands_find_room(unit: Path) -> bool:
+    """Tell whether systemd could put a command of the unit into a group beside its processes."""
+    beside = unit / ".control"
+    beside.mkdir()
+    return (
+        subprocess.run(["sh", "-c", f'echo 0 >"{beside}/cgroup.procs"'], capture_output=True)
+    ).returncode == 0
+
+
+def test_in_a_delegated_unit_the_daemon_goes_aside(unit: Path) -> None:
+    try:
+        os.setxattr(unit, "trusted.delegate", b"1")
+    except OSError as error:
+        pytest.skip(f"needs the right to mark control groups: {error}")
+    for _ in range(2):  # a second daemon does as the first
+        own, tasks = looks_from(unit)
+        assert own == f"/{unit.name}/main"
+        assert tasks.startswith(f"{own}/steward-")
+    assert commands_find_room(unit)
+
+
+def test_elsewhere_it_stays_where_it_is(unit: Path) -> None:
+    own, tasks = looks_from(unit)
+    assert own == f"/{unit.name}"
+    assert tasks.startswith(f"{own}/steward-")
+
+
+def test_a_daemon_that_finds_groups_of_threads_stays_beside_them(unit: Path) -> None:
+    looks_from(unit)  # leaves the group of a task, as an older daemon did
+    try:
+        os.setxattr(unit, "trusted.delegate", b"1")
+    except OSError as error:
+        pytest.skip(f"needs the right to mark control groups: {error}")
+    own, tasks = looks_from(unit)
+    assert own == f"/{unit.name}"
+    assert tasks.startswith(f"{own}/steward-")
