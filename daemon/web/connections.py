@@ -16,7 +16,7 @@ import h11
 import msgspec
 import trio
 from hypercorn.config import Config as ServerConfig
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
@@ -194,10 +194,21 @@ class _Connection(TCPServer):
     """A connection that speaks HTTP/1 alone, sends an answer whole, and ends with its client.
 
     The server's own lives on, with its socket, until it would have been idle for too long. It
-    sends head, body and end one by one, each with a lock and a system call.
+    sends head, body and end one by one, each with a lock and a system call. When the daemon ends it
+    closes whatever is idle, also what has just connected and is about to ask.
     """
 
     _held = b""  # the head of an answer, whose body follows at once
+    _has_asked = False
+
+    async def _idle_timeout(self) -> None:
+        since = trio.current_time()
+        with trio.move_on_after(self.config.keep_alive_timeout):
+            await self.context.terminated.wait()
+            if not self._has_asked:
+                await trio.sleep_until(since + self.config.graceful_timeout)
+        with trio.CancelScope(shield=True):
+            await self._initiate_server_close()
 
     async def _read_data(self) -> None:
         given = self.protocol
@@ -217,6 +228,8 @@ class _Connection(TCPServer):
 
     async def protocol_send(self, event: Event) -> None:
         """Send what the protocol has to say."""
+        if isinstance(event, Updated):
+            self._has_asked = True
         if isinstance(event, RawData):
             data, self._held = self._held + event.data, b""
             if _announces(data):

@@ -128,6 +128,31 @@ async def test_a_host_that_is_named_with_nothing_is_none(server: Server) -> None
     assert (await server.talk(asking("GET", "/show", Host=""))).startswith(b"HTTP/1.1 421 ")
 
 
+async def test_who_has_just_connected_when_the_daemon_ends_is_answered(
+    store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    def show(request: Request, db: Snapshot) -> Reply:
+        return reply.read({}, db.last_index())
+
+    leave, parts = trio.Event(), parts_of(store, Config(data_dir=tmp_path), asks=False)
+
+    async def serve(task_status: trio.TaskStatus[None]) -> None:
+        with listen("127.0.0.1", 0) as listener:
+            routes = (Read("/show", show, ANYONE),)
+            async with open_web(parts, routes, (), [plain(listener)]):
+                task_status.started(listener.getsockname()[1])
+                await leave.wait()
+
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(serve)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await trio.testing.wait_all_tasks_blocked(0.01)  # it is accepted
+            leave.set()
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await stream.send_all(asking("GET", "/show").encode())
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_connection_serves_one_request_after_the_other(server: Server) -> None:
     async with await server.connect() as stream:
         for _ in range(3):
