@@ -195,7 +195,7 @@ class _Connection(TCPServer):
 
     The server's own lives on, with its socket, until it would have been idle for too long. It
     sends head, body and end one by one, each with a lock and a system call. When the daemon ends it
-    closes whatever is idle, also what has just connected and is about to ask.
+    closes whatever is idle, but not who has just connected and is about to ask.
     """
 
     _held = b""  # the head of an answer, whose body follows at once
@@ -205,8 +205,9 @@ class _Connection(TCPServer):
         since = trio.current_time()
         with trio.move_on_after(self.config.keep_alive_timeout):
             await self.context.terminated.wait()
-            if not self._has_asked:
-                await trio.sleep_until(since + self.config.graceful_timeout)
+            patience = self.config.graceful_timeout
+            if not self._has_asked and trio.current_time() <= since + patience:
+                await trio.sleep(patience)
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
 

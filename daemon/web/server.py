@@ -57,7 +57,7 @@ MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for a body to arrive
 KEEP_ALIVE = 120  # seconds that an idle connection, or one that dawdles over its headers, lives
-CLOSING = 1  # seconds that answers under way get when the daemon ends
+CLOSING = 2  # seconds that answers under way get when the daemon ends
 
 REQUEST_ID = "X-Request-Id"  # what a request is called in the log, by its sender or by us
 _AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
@@ -352,7 +352,7 @@ async def open_web(
 ) -> AsyncIterator[None]:
     """Answer what comes in at the listeners from these tables.
 
-    When the block ends, waiting readers get their answer at once and other answers one second.
+    When the block ends, waiting readers get their answer at once and other answers two seconds.
     """
     settings = ServerConfig()
     settings.errorlog = logging.getLogger("steward.web.server")
