@@ -1,5 +1,6 @@
 """The daemon as a service: what is written, what systemd is asked for, and what is left alone."""
 
+import json
 import os
 import re
 import shutil
@@ -194,3 +195,16 @@ def test_systemd_understands_the_units(tmp_path: Path, *, of_user: bool) -> None
     )
     said = done.stderr.splitlines()
     assert [line for line in said if any(f"{path.name}:" in line for path in paths)] == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+def test_every_protection_that_is_missing_is_explained(tmp_path: Path) -> None:
+    unit = tmp_path / "steward.service"
+    unit.write_text(unit_text(unit.name, ["/bin/sh"]))
+    words = ["systemd-analyze", "security", "--offline=true", "--json=short", unit]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip("this systemd-analyze cannot do it")
+    docs = (Path(__file__).parents[2] / "docs" / "service.md").read_text()
+    asked = {re.match(r"\w+", one["name"])[0] for one in json.loads(done.stdout) if not one["set"]}
+    assert {name for name in asked if f"`{name}" not in docs} == set()

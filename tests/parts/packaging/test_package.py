@@ -109,4 +109,6 @@ def test_the_package_has_what_it_must(tmp_path: Path) -> None:
     control = tmp_path / "control"
     subprocess.run(["dpkg-deb", "--control", package, control], check=True)
     assert (control / "conffiles").read_text() == "/etc/steward/steward.toml\n"
-    assert re.search(r"^Depends: libc6 \(>= 2\.\d+\)", (control / "control").read_text(), re.MULTILINE)
+    assert re.search(
+        r"^Depends: libc6 \(>= 2\.\d+\)", (control / "control").read_text(), re.MULTILINE
+    )
