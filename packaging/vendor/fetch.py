@@ -1,4 +1,4 @@
-"""Fetch what the web interface takes from others: `python packaging/vendor/fetch.py`.
+"""Fetch what the web interface and its tests take from others: `python packaging/vendor/fetch.py`.
 
 Each package comes from the npm registry in the version that `packages.toml` names, and is refused if
 it is not what stands there. It needs nothing but Python, and nothing of it is executed.
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-STATIC = HERE.parents[1] / "daemon" / "ui" / "static"
+ROOT = HERE.parents[1]
+STATIC = "daemon/ui/static"
 REGISTRY = "https://registry.npmjs.org"
 PATIENCE = 60  # seconds
 
@@ -41,13 +42,15 @@ def fetched(package: dict[str, Any]) -> bytes:
 def main() -> None:
     """Write the files, each if it is what it should be."""
     for package in packages():
+        target = ROOT / package.get("to", STATIC)
+        target.mkdir(exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(fetched(package))) as archive:
             for name, wanted in package["files"].items():
                 member = archive.extractfile(wanted["from"])
                 body = member.read() if member else b""
                 if (found := hashlib.sha256(body).hexdigest()) != wanted["sha256"]:
                     sys.exit(f"{wanted['from']} of {package['name']} has the sha256 {found}")
-                (STATIC / name).write_bytes(body)
+                (target / name).write_bytes(body)
                 print(f"{name}: {package['name']} {package['version']}, {package['licence']}")
 
 

@@ -3,6 +3,7 @@
 import base64
 import itertools
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_st
 from tests.service.daemon import HAPPENS_WITHIN
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
+PICTURES = os.environ.get("PICTURES", "")  # the directory of those of the documentation
 READY_WITHIN = 60  # seconds; a machine under load starts slowly
 ENDS_WITHIN = 20
 SIZE = (1280, 900)
@@ -39,6 +41,15 @@ FLAGS = (
     "--proxy-bypass-list=<-loopback>;127.0.0.1",
     "--remote-debugging-port=0",
 )
+
+# Keys by their names: their numbers, and what they write.
+KEYS = {
+    "Enter": (13, "\r"),
+    "Tab": (9, ""),
+    "Escape": (27, ""),
+    "/": (191, "/"),
+    "F6": (117, ""),
+}
 
 # Resolves when an expression is true: at once, or after a change of the page.
 _UNTIL = """
@@ -162,14 +173,27 @@ class Tab:
     async def type(self, line: str) -> None:
         """Type a line where the keys go now, and press Enter."""
         await self.tell("Input.insertText", text=line)
+        await self.key("Enter")
+
+    async def key(self, name: str, *, control: bool = False) -> None:
+        """Press a key."""
+        number, text = KEYS[name]
+        key: dict[str, object] = {"key": name, "code": name, "windowsVirtualKeyCode": number}
         for kind in ("keyDown", "keyUp"):
-            key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-            await self.tell("Input.dispatchKeyEvent", type=kind, **key)
+            said = {"text": text} if text and kind == "keyDown" else {}
+            modifiers = 2 if control else 0
+            await self.tell("Input.dispatchKeyEvent", type=kind, modifiers=modifiers, **key, **said)
 
     async def picture(self, path: Path) -> None:
         """Keep what is to be seen as a PNG."""
         shot = await self.tell("Page.captureScreenshot", format="png")
         await trio.Path(path).write_bytes(base64.b64decode(shot["data"]))
+
+
+async def keep(tab: Tab, picture: str) -> None:
+    """Keep a picture of what is to be seen, when pictures are wanted."""
+    if PICTURES:
+        await tab.picture(Path(PICTURES, f"ui-{picture}.png"))
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser.chromium import PROGRAM, Tab, open_browser
+from tests.browser.filling import fill
 from tests.service.daemon import Steward, open_steward
 
 DEADLINE = 900  # seconds: a walk has many steps, and a browser needs much of a machine under load
@@ -34,4 +35,12 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
     async with open_steward(tmp_path, "--dev", "--acl") as running:
         await running.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
         running.token = SECRET
+        yield running
+
+
+@pytest.fixture
+async def filled(tmp_path: Path) -> AsyncIterator[Steward]:
+    """Run a daemon that asks nobody, with jobs of each kind."""
+    async with open_steward(tmp_path, "--dev") as running:
+        await fill(running)
         yield running

@@ -1,13 +1,8 @@
 """What people do, in a real browser against a real daemon, waiting for what they would wait for."""
 
-import os
-from pathlib import Path
-
-from tests.browser.chromium import Tab
+from tests.browser.chromium import Tab, keep
 from tests.browser.conftest import SECRET
 from tests.service.daemon import Steward
-
-PICTURES = os.environ.get("PICTURES", "")
 
 SOURCE = """job "clock" {
   group "clock" {
@@ -65,12 +60,6 @@ async def act(browser: Tab, form: str) -> None:
     await browser.press(f"form[action^='{form}'] button:not(.copy)")
 
 
-async def keep(browser: Tab, picture: str) -> None:
-    """Keep a picture of what is to be seen, when pictures are wanted."""
-    if PICTURES:
-        await browser.picture(Path(PICTURES, f"ui-{picture}.png"))
-
-
 async def until_printed(browser: Tab, text: str) -> None:
     """Return when a text stands in the terminal."""
     await browser.until_text(".xterm-rows", text)
@@ -125,6 +114,28 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
     await act(browser, "/ui/job/clock/stop")
     await browser.until_text("#head", "stopped")
     await browser.until("!document.querySelector('#allocations').textContent.includes('running')")
+    assert browser.faults == []
+
+
+async def test_a_slow_network_is_only_slow(browser: Tab, steward: Steward) -> None:
+    await browser.tell("Network.enable")
+    await browser.tell(
+        "Network.emulateNetworkConditions",
+        offline=False,
+        latency=400,  # milliseconds
+        downloadThroughput=50_000,  # bytes a second
+        uploadThroughput=20_000,
+    )
+    await sign_in(browser, steward)
+    await run(browser, steward, SOURCE)
+    await browser.until_text("#groups", "2 running")
+    await browser.press("#allocations a[title^='Log of']")
+    await browser.until_text("#log", "tick")
+    await browser.press("nav[aria-label='Allocation'] a[href$='/terminal']")
+    await browser.click("#terminal-form button.main")
+    await browser.until_text("#terminal-state", "connected")
+    await browser.type("echo $((6 * 7))")
+    await until_printed(browser, "42")
     assert browser.faults == []
 
 

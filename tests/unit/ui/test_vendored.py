@@ -7,7 +7,8 @@ from pathlib import Path
 from daemon.ui.show import HERE
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
+EVERY = tomllib.loads((ROOT / "packaging/vendor/packages.toml").read_text())["package"]
+PACKAGES = [one for one in EVERY if "to" not in one]  # others are for tests, and not kept
 OURS = {"app.js", "live.js", "terminal.js", "style.css", "icon.svg"}
 
 

@@ -1,0 +1,88 @@
+"""A daemon with some jobs of each kind, for pages to show."""
+
+from typing import Any
+
+from tests.service.daemon import Steward
+
+SERVICE = """job "web" {
+  group "web" {
+    count = 3
+
+    update {
+      max_parallel     = 3
+      min_healthy_time = "0s"
+    }
+
+    network {
+      port "http" {}
+    }
+
+    service {
+      name     = "web"
+      port     = "http"
+      provider = "nomad"
+      tags     = ["blue"]
+    }
+
+    task "server" {
+      driver = "raw_exec"
+
+      config {
+        command = "/bin/sh"
+        args    = ["-c", "trap 'exit 0' TERM; while :; do echo $(date -u) GET /index.html 200; sleep 1 & wait; done"]
+      }
+
+      resources {
+        cpu    = 50
+        memory = 32
+      }
+    }
+  }
+}
+"""
+
+
+def small(job_id: str, *command: str, memory: int = 16, **fields: Any) -> dict[str, Any]:
+    """Return a batch job that is tried once."""
+    task = {
+        "Name": "main",
+        "Driver": "raw_exec",
+        "Config": {"command": command[0], "args": command[1:]},
+        "Resources": {"CPU": 20, "MemoryMB": memory},
+    }
+    group = {
+        "Name": "main",
+        "Tasks": [task],
+        "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+        "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+    }
+    return {"ID": job_id, "Type": "batch", "TaskGroups": [group], **fields}
+
+
+async def submit(steward: Steward, source: str) -> None:
+    job = await steward.post("/v1/jobs/parse", {"JobHCL": source, "Canonicalize": True})
+    await steward.register(job, Submission={"Source": source, "Format": "hcl2"})
+
+
+async def fill(steward: Steward) -> None:
+    """Give the daemon some jobs of each kind."""
+    for source in (SERVICE, SERVICE.replace("blue", "green").replace("= 32", "= 48")):
+        await submit(steward, source)
+        await steward.until(
+            "/v1/job/web/deployment", lambda shown: shown and shown["Status"] == "successful"
+        )
+    for one in (
+        small("nightly-report", "/bin/true"),
+        small("import-orders", "/bin/false"),
+        small("train-model", "/bin/true", memory=99_999_999),
+        small("backup", "/bin/true", Periodic={"Spec": "0 3 * * *", "SpecType": "cron"}),
+        small(
+            "convert",
+            "/bin/true",
+            ParameterizedJob={"MetaRequired": ["file"], "MetaOptional": ["quality"]},
+        ),
+    ):
+        await steward.register(one)
+    await steward.post("/v1/job/convert/dispatch", {"Meta": {"file": "a.wav"}})
+    await steward.until("/v1/job/import-orders", lambda shown: shown["Status"] == "dead")
+    await steward.until("/v1/job/nightly-report", lambda shown: shown["Status"] == "dead")
