@@ -34,7 +34,7 @@ from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submis
 from storage.records.namespace import Namespace
 from storage.records.node import Node
 from storage.records.notification import Notification
-from storage.records.periodic import Clock, Slot
+from storage.records.periodic import Clock, Launch, Slot
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.statuses import JobStatusLine
 from storage.records.views import AllocationStub, WholeAllocation
@@ -152,6 +152,7 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
             "no_shutdown_delay": FLAG,
         },
     ),
+    dispatch.coming: Contract(gives=list[Launch], query={"per_page": NUMBER}),
     statuses.index: Contract(
         takes=statuses.JobStatusesRequest,
         gives=list[JobStatusLine],

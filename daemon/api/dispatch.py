@@ -17,7 +17,7 @@ from storage.queries import jobs, notifications, periodic
 from storage.readers import Snapshot
 from storage.records import notification
 from storage.records.base import Record
-from storage.records.periodic import Clock
+from storage.records.periodic import Clock, Launch
 from storage.records.times import rfc3339
 
 _SUFFIX = 8  # digits that make a child's id unique within its second
@@ -108,6 +108,21 @@ def clock(request: Request, db: Snapshot) -> Reply:
         next_launches=[rfc3339(at) for at in launches(job, request.parts.clock.now())],
     )
     return reply.read(found, max(job.modify_index, db.table_index("periodic_slots")))
+
+
+def coming(request: Request, db: Snapshot) -> Reply:
+    """List when periodic jobs launch their next children, the next one first; `per_page` of them."""
+    found = [one for one in periodic.coming(db, request.namespace) if request.sees(one.namespace)]
+    shown = [
+        Launch(
+            job_id=one.job_id,
+            namespace=one.namespace,
+            paused=one.paused,
+            next_launch=rfc3339(one.next_slot or 0),
+        )
+        for one in found[: request.query.natural("per_page")]
+    ]
+    return reply.read(shown, max(db.table_index("periodic_jobs"), 1))
 
 
 async def pause(request: Request) -> Reply:

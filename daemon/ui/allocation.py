@@ -6,16 +6,12 @@ from urllib.parse import quote
 
 from daemon.ui import words
 from daemon.ui.show import Found, nanoseconds, page
-from daemon.web.reply import TEXT, Reply, of_error
+from daemon.web.reply import Reply, of_error
 from daemon.web.visits import Visit
 from storage.errors import NotFound, StewardError
 
-_TAIL = 64 * 1024  # bytes of a log that a page begins with
-_LOGS = "/v1/client/fs/logs/"
-_STREAMS = ("stdout", "stderr")
 
-
-async def _base(visit: Visit, tab: str) -> dict[str, Any]:
+async def frame(visit: Visit, tab: str) -> dict[str, Any]:
     """Return what all pages of an allocation show."""
     alloc = await visit.get(words.address("/v1/allocation/", visit["alloc_id"]))
     return {
@@ -31,7 +27,7 @@ async def _base(visit: Visit, tab: str) -> dict[str, Any]:
 @page("allocation.html")
 async def overview(visit: Visit) -> Found:
     """Show what the tasks of an allocation went through, and what they use."""
-    base = await _base(visit, "overview")
+    base = await frame(visit, "overview")
     usage = None
     if base["alloc"]["ClientStatus"] == "running":
         try:
@@ -57,40 +53,13 @@ def _line(state: dict[str, Any], now: int) -> dict[str, Any]:
     return {"events": placed, "begin": first, "end": last}
 
 
-@page("logs.html")
-async def logs(visit: Visit) -> Found:
-    """Show what a task prints, while it prints it."""
-    base = await _base(visit, "logs")
-    task = visit.query.text("task") or next(iter(base["tasks"]), "")
-    kind = visit.query.text("type")
-    return {**base, "task": task, "kind": kind if kind in _STREAMS else "stdout"}
-
-
-async def log(visit: Visit) -> Reply:
-    """Give what a task has printed: its end and what follows, or all of it as a file."""
-    query, alloc_id = visit.query, visit["alloc_id"]
-    task, kind = query.text("task"), query.text("type") or "stdout"
-    asked: dict[str, object] = {"task": task, "type": kind, "plain": True}
-    headers = {}
-    if query.text("download"):
-        name = quote(f"{alloc_id[:8]}.{task}.{kind}.txt", safe="")
-        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
-    else:
-        asked |= {"follow": True, "origin": "end", "offset": _TAIL}
-    try:
-        found = await visit.ask("GET", words.address(_LOGS, alloc_id), **asked)
-    except StewardError as error:
-        return of_error(error)
-    return Reply(stream=found.stream, content_type=TEXT, headers=headers)
-
-
 @page("terminal.html")
 async def terminal(visit: Visit) -> Found:
     """Offer a terminal in a task, for a command or for an action that the job declares.
 
     The page's script talks with the route of the API that the command line talks with.
     """
-    base = await _base(visit, "terminal")
+    base = await frame(visit, "terminal")
     alloc = base["alloc"]
     running = [name for name, state in base["tasks"].items() if state["State"] == "running"]
     wanted, name = visit.query.text("task"), visit.query.text("action")
@@ -119,7 +88,7 @@ def _action(alloc: dict[str, Any], task_name: str, name: str) -> dict[str, Any]:
 @page("files.html")
 async def files(visit: Visit) -> Found:
     """Show a directory of an allocation."""
-    base = await _base(visit, "files")
+    base = await frame(visit, "files")
     path = PurePosixPath("/", visit.query.text("path"))
     found = await visit.get(words.address("/v1/client/fs/ls/", visit["alloc_id"]), path=str(path))
     entries = sorted(found or (), key=lambda one: (not one["IsDir"], one["Name"]))

@@ -18,7 +18,7 @@ def at(visit: Visit, rest: str = "") -> str:
     return words.address("/v1/job/", visit["job_id"], rest)
 
 
-async def _base(visit: Visit, tab: str) -> dict[str, object]:
+async def frame(visit: Visit, tab: str) -> dict[str, object]:
     """Return what all pages of a job show."""
     namespace = visit.query.text("namespace") or "default"
     job = await visit.get(at(visit), namespace=namespace)
@@ -34,7 +34,7 @@ async def _base(visit: Visit, tab: str) -> dict[str, object]:
 @page("job.html")
 async def overview(visit: Visit) -> Found:
     """Show what a job wants and has: its groups, allocations, newest deployment and services."""
-    base = await _base(visit, "overview")
+    base = await frame(visit, "overview")
     asked = {"namespace": base["namespace"]}
     summary = await visit.get(at(visit, "/summary"), **asked)
     scale = await visit.get(at(visit, "/scale"), **asked)
@@ -82,7 +82,7 @@ async def _told(visit: Visit, base: dict[str, object]) -> list[object]:
 @page("definition.html")
 async def definition(visit: Visit) -> Found:
     """Show a job as it was submitted, and as it is understood."""
-    base = await _base(visit, "definition")
+    base = await frame(visit, "definition")
     job: Any = base["job"]
     return {**base, "source": await _source(visit, base, job["Version"])}
 
@@ -100,7 +100,7 @@ async def _source(visit: Visit, base: dict[str, object], version: int) -> str | 
 @page("versions.html")
 async def versions(visit: Visit) -> Found:
     """Show all versions, and what each one changed."""
-    base = await _base(visit, "versions")
+    base = await frame(visit, "versions")
     found = await visit.get(at(visit, "/versions"), namespace=base["namespace"], diffs=True)
     diffs = found["Diffs"] or []
     rows = [
@@ -113,7 +113,7 @@ async def versions(visit: Visit) -> Found:
 @page("compare.html")
 async def compare(visit: Visit) -> Found:
     """Show two versions beside each other: what they say, and what it means."""
-    base = await _base(visit, "versions")
+    base = await frame(visit, "versions")
     job: Any = base["job"]
     given, chosen = visit.query.natural("old"), visit.query.natural("new")
     new = job["Version"] if chosen is None else chosen
@@ -134,7 +134,7 @@ async def compare(visit: Visit) -> Found:
 @page("deployments.html")
 async def deployments(visit: Visit) -> Found:
     """Show the roll-outs of a job."""
-    base = await _base(visit, "deployments")
+    base = await frame(visit, "deployments")
     found = await visit.get(at(visit, "/deployments"), namespace=base["namespace"])
     return {**base, "deployments": found}
 
@@ -142,7 +142,7 @@ async def deployments(visit: Visit) -> Found:
 @page("job_evaluations.html")
 async def evaluations(visit: Visit) -> Found:
     """Show what the scheduler decided about a job."""
-    base = await _base(visit, "evaluations")
+    base = await frame(visit, "evaluations")
     found = await visit.get(at(visit, "/evaluations"), namespace=base["namespace"])
     return {**base, "evaluations": found}
 
@@ -150,7 +150,7 @@ async def evaluations(visit: Visit) -> Found:
 @page("launches.html")
 async def launches(visit: Visit) -> Found:
     """Show the children of a job: those of its clock, and those that were dispatched."""
-    base = await _base(visit, "launches")
+    base = await frame(visit, "launches")
     job: Any = base["job"]
     children = await visit.get(
         "/v1/jobs/statuses",

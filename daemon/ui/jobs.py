@@ -31,6 +31,7 @@ async def overview(visit: Visit) -> Found:
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
         "blocked": blocked or [],
+        "coming": await visit.get("/v1/jobs/launches", namespace=namespace, per_page=_SHOWN),
         "nodes": await _or_nothing(visit, "/v1/nodes", resources=True) or [],
         "machine": await _or_nothing(visit, "/v1/client/stats"),
         "follow": "*",

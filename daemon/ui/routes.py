@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         job,
         jobs,
         live,
+        logs,
         planning,
         show,
         sign,
@@ -33,6 +34,7 @@ else:  # Jinja and all pages are imported when somebody looks
     job = LateModule("daemon.ui.job")
     jobs = LateModule("daemon.ui.jobs")
     live = LateModule("daemon.ui.live")
+    logs = LateModule("daemon.ui.logs")
     planning = LateModule("daemon.ui.planning")
     show = LateModule("daemon.ui.show")
     sign = LateModule("daemon.ui.sign")
@@ -56,6 +58,8 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/job/{job_id}/deployments", job.deployments),
     Page("/ui/job/{job_id}/evaluations", job.evaluations),
     Page("/ui/job/{job_id}/launches", job.launches),
+    Page("/ui/job/{job_id}/logs", logs.of_job),
+    Page("/ui/job/{job_id}/log", logs.job_log),
     Page("/ui/job/{job_id}/stop", acts.stop, "POST"),
     Page("/ui/job/{job_id}/start", acts.start, "POST"),
     Page("/ui/job/{job_id}/evaluate", acts.evaluate, "POST"),
@@ -66,8 +70,8 @@ PAGES: tuple[Page, ...] = (
     Page("/ui/job/{job_id}/pause", acts.pause, "POST"),
     Page("/ui/deployment/{deployment_id}/{act}", acts.steer, "POST"),
     Page("/ui/allocation/{alloc_id}", allocation.overview),
-    Page("/ui/allocation/{alloc_id}/logs", allocation.logs),
-    Page("/ui/allocation/{alloc_id}/log", allocation.log),
+    Page("/ui/allocation/{alloc_id}/logs", logs.of_task),
+    Page("/ui/allocation/{alloc_id}/log", logs.task_log),
     Page("/ui/allocation/{alloc_id}/files", allocation.files),
     Page("/ui/allocation/{alloc_id}/file", allocation.file),
     Page("/ui/allocation/{alloc_id}/terminal", allocation.terminal),

@@ -57,6 +57,11 @@ _DUE = """
      LIMIT :most
 """
 _NEXT = "SELECT min(next_slot) AS at FROM periodic_jobs"
+_COMING = """
+    SELECT * FROM periodic_jobs
+     WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
+  ORDER BY next_slot, namespace, job_id
+"""
 _OF_JOB = "SELECT * FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _ADVANCE = """
     UPDATE periodic_jobs
@@ -119,6 +124,11 @@ def next_time(db: Snapshot) -> int | None:
     row = db.one(_NEXT)
     at = row["at"] if row else None
     return None if at in (None, NEVER) else at
+
+
+def coming(db: Snapshot, namespace: str) -> list[Due]:
+    """Return the jobs of a namespace, or of all (`*`), that have a slot to come; the next one first."""
+    return [_due(row) for row in db.all(_COMING, {"namespace": namespace, "never": NEVER})]
 
 
 def of_job(db: Snapshot, namespace: str, job_id: str) -> Due | None:

@@ -25,6 +25,15 @@ class Slot(Record, frozen=True, kw_only=True):
     create_index: int = 0
 
 
+class Launch(Record, frozen=True, kw_only=True):
+    """When a periodic job launches its next child (RFC 3339), unless slots are skipped at present."""
+
+    job_id: str
+    namespace: str
+    paused: bool
+    next_launch: str
+
+
 class Clock(Record, frozen=True, kw_only=True):
     """Whether slots are skipped at present, and when children are launched next (RFC 3339)."""
 

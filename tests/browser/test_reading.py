@@ -19,6 +19,7 @@ PAGES = (
     "jobs",
     "job/web",
     "job/web/definition",
+    "job/web/logs",
     "job/web/versions",
     "job/web/compare?old=0&new=1",
     "job/backup/launches",

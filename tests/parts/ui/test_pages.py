@@ -10,13 +10,14 @@ import pytest
 import trio
 
 from daemon.ui.routes import PAGES
-from storage.queries import job_status, jobs
+from storage.queries import job_status, jobs, periodic
 from storage.records.allocation import ClientStatus
+from storage.records.base import HOUR
 from storage.records.job import Periodic
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
-from tests.samples import group, job, task
+from tests.samples import NOW, group, job, task
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
 
@@ -75,7 +76,12 @@ MISSING = {
     "/ui/method/{path}": 404,
 }
 # Streams and files of tasks are no pages.
-NO_PAGE = {"/ui/events", "/ui/allocation/{alloc_id}/log", "/ui/allocation/{alloc_id}/file"}
+NO_PAGE = {
+    "/ui/events",
+    "/ui/job/{job_id}/log",
+    "/ui/allocation/{alloc_id}/log",
+    "/ui/allocation/{alloc_id}/file",
+}
 SHOWN = [one.path for one in PAGES if one.method == "GET" and one.path not in NO_PAGE]
 
 
@@ -248,6 +254,12 @@ async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
     clock = Periodic(enabled=True, spec="0 3 * * *", spec_type="cron")
     await open_site.cluster.register(job("clock", type="batch", periodic=clock))
     browser = open_site.browser()
+    await open_site.cluster.store.write(
+        lambda tx: periodic.advance(tx, "default", "clock", followed_to=NOW, next_slot=NOW + HOUR)
+    )
+    overview = (await browser.get("/ui/")).text.partition("Comes next")[2]
+    assert "in 1 h" in overview.partition("Changed last")[0]
+    assert ">clock<" in overview.partition("Changed last")[0]
     coming = (await browser.get("/ui/job/clock/launches")).text.partition("To come")[2]
     assert coming.partition("Past")[0].count("T03:00:00Z") >= 10
     await browser.send("/ui/job/clock/pause")
