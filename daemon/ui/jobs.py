@@ -25,13 +25,14 @@ async def overview(visit: Visit) -> Found:
     blocked = await _or_nothing(
         visit, "/v1/evaluations", namespace=namespace, status="blocked", per_page=_SHOWN
     )
+    coming = await _or_nothing(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
         "states": states.most_common(),
         "troubled": [one for one in lines if words.job_state(one) in _TROUBLE][:_SHOWN],
         "newest": lines[:_SHOWN],
         "more": len(lines) == _LOOKED_AT,
         "blocked": blocked or [],
-        "coming": await visit.get("/v1/jobs/launches", namespace=namespace, per_page=_SHOWN),
+        "coming": coming or [],
         "nodes": await _or_nothing(visit, "/v1/nodes", resources=True) or [],
         "machine": await _or_nothing(visit, "/v1/client/stats"),
         "follow": "*",

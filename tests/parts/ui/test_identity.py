@@ -140,6 +140,7 @@ async def test_a_request_is_explained_for_a_token_and_for_a_policy(
         allowed = (await master.send("/ui/explain", None, **asked, **who)).text
         assert "is-allowed" in allowed
         assert "namespace &#34;default&#34;" in allowed
+        assert "steward operator api -X POST -d &#39;{&#34;Method&#34;" in allowed
         refused = await master.send("/ui/explain", None, method="GET", path="/v1/nodes", **who)
         assert "is-refused" in refused.text
     nobody = (await master.send("/ui/explain", None, **asked, token="")).text

@@ -41,6 +41,7 @@ async def test_who_may_look_sees_the_job(reader: Browser) -> None:
         ("/ui/job/web/revert", {"version": "0"}),
         ("/ui/job/web/dispatch", {}),
         ("/ui/job/web/force", {}),
+        ("/ui/job/web/pause", {}),
         ("/ui/job/web/evaluate", {}),
         ("/ui/allocation/{alloc}/stop", {}),
         ("/ui/allocation/{alloc}/restart", {}),
