@@ -5,6 +5,7 @@ from typing import Any
 from daemon.ui import words
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
+from storage.errors import NotFound
 
 PAGE = 50  # lines on one page of a list
 
@@ -42,7 +43,7 @@ def _taken(placed: list[dict[str, Any]]) -> dict[str, int]:
 
 @page("services.html")
 async def services(visit: Visit) -> Found:
-    """List the services with their instances."""
+    """List the services with their instances, and what their checks found."""
     namespace = visit.query.text("namespace") or "*"
     found = []
     for group in await visit.get("/v1/services", namespace=namespace):
@@ -50,8 +51,19 @@ async def services(visit: Visit) -> Found:
             name, within = one["ServiceName"], group["Namespace"]
             path = words.address("/v1/service/", name)
             instances = await visit.get(path, namespace=within)
+            for each in instances:
+                each["Checks"] = await checks(visit, name, each["AllocID"])
             found.append({**one, "Namespace": within, "Instances": instances})
     return {"services": found, "follow": "*"}
+
+
+async def checks(visit: Visit, service: str, alloc_id: str) -> list[dict[str, Any]]:
+    """Return what the checks of a service found last in an allocation."""
+    try:
+        found = await visit.get(words.address("/v1/client/allocation/", alloc_id, "/checks"))
+    except NotFound:  # it has ended meanwhile
+        return []
+    return [one for one in (found or {}).values() if one["Service"] == service]
 
 
 @page("evaluations.html")

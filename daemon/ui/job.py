@@ -6,6 +6,7 @@ from urllib.parse import quote
 import trio
 
 from daemon.ui import paint, words
+from daemon.ui.cluster import checks
 from daemon.ui.show import Found, page
 from daemon.web.visits import Visit
 from storage.errors import NotFound
@@ -47,11 +48,19 @@ async def overview(visit: Visit) -> Found:
         "allocations": allocations,
         "deployment": await visit.get(at(visit, "/deployment"), **asked),
         "evaluations": (await visit.get(at(visit, "/evaluations"), **asked))[:1],
-        "services": await visit.get(at(visit, "/services"), **asked),
+        "services": await _services(visit, asked),
         "parent": job["ParentID"],
         "actions": _actions(job, allocations),
         "told": await _told(visit, base),
     }
+
+
+async def _services(visit: Visit, asked: dict[str, object]) -> list[dict[str, Any]]:
+    """Return the registered services of a job, each with what its checks found last."""
+    found: list[dict[str, Any]] = await visit.get(at(visit, "/services"), **asked)
+    for one in found:
+        one["Checks"] = await checks(visit, one["ServiceName"], one["AllocID"])
+    return found
 
 
 def _actions(job: dict[str, Any], allocations: list[Any]) -> list[dict[str, object]]:

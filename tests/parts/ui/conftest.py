@@ -26,6 +26,7 @@ from storage.errors import NotFound
 from storage.queries import policies
 from storage.records.acl import Policy, Token
 from storage.records.group import TaskGroup
+from storage.records.service import CheckResult
 from storage.records.usage import AllocationUsage, DiskUsage, MachineMemory, MachineUsage
 from storage.store import Store
 from tests.parts.api.asking import parts_of
@@ -45,6 +46,13 @@ class Runner:
 
     def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
         """Do nothing."""
+
+    def __init__(self) -> None:
+        self.found: list[CheckResult] = []
+
+    def checks(self, alloc_id: str) -> list[CheckResult]:
+        """Return what the test says that checks have found."""
+        return self.found
 
     async def usage(self, alloc_id: str) -> AllocationUsage:
         raise NotFound("it has ended")
@@ -114,10 +122,11 @@ class Site:
 
     def __init__(self, cluster: Cluster, address: str, *, asks: bool, config: Config) -> None:
         self.cluster, self.address = cluster, address
+        self.runner = Runner()
         parts = parts_of(cluster.store, config, asks=asks)
         tokens = Tokens(cluster.store, cluster.clock, Keyring(bytes(32)), asks=asks)
         self.parts = msgspec.structs.replace(
-            parts, tasks=Runner(), clock=cluster.clock, tokens=tokens
+            parts, tasks=self.runner, clock=cluster.clock, tokens=tokens
         )
         self.browsers: list[Browser] = []
 

@@ -6,14 +6,16 @@ from html import unescape
 from html.parser import HTMLParser
 from urllib.parse import quote
 
+import msgspec
 import pytest
 import trio
 
 from daemon.ui.routes import PAGES
-from storage.queries import job_status, jobs, periodic
+from storage.queries import job_status, jobs, periodic, services
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.job import Periodic
+from storage.records.service import CheckResult, CheckStatus, Offer, Registration
 from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
@@ -266,6 +268,42 @@ async def test_slots_that_come_are_told_and_paused(open_site: Site) -> None:
     assert "It is paused" in (await browser.get("/ui/job/clock/launches")).text
     await browser.send("/ui/job/clock/pause", None, resume="1")
     assert "It is paused" not in (await browser.get("/ui/job/clock/launches")).text
+
+
+async def test_a_service_is_shown_with_its_health(open_site: Site) -> None:
+    await open_site.run()
+    (allocation,) = open_site.cluster.allocations()
+    one = Registration(
+        id="r",
+        service_name="front",
+        namespace="default",
+        node_id=allocation.node_id,
+        datacenter="dc1",
+        job_id="web",
+        alloc_id=allocation.id,
+        address="10.0.0.1",
+        port=8080,
+    )
+    await open_site.cluster.store.write(
+        lambda tx: services.sync(tx, allocation.id, [Offer(one, ready=None)])
+    )
+    result = CheckResult(
+        id="c",
+        mode="healthiness",
+        status=CheckStatus.FAILURE,
+        output="connection refused",
+        group="g",
+        service="front",
+        check="alive",
+    )
+    other = msgspec.structs.replace(result, id="d", service="back", output="of another")
+    open_site.runner.found = [result, other]
+    for page in ("/ui/services", "/ui/job/web"):
+        text = (await open_site.browser().get(page)).text
+        assert "10.0.0.1:8080" in text
+        assert "is-critical" in text
+        assert "connection refused" in text
+        assert "of another" not in text
 
 
 async def test_what_does_not_exist_is_told(open_site: Site) -> None:
