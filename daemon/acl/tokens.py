@@ -218,6 +218,19 @@ class Tokens:
 
     # ---- ending
 
+    async def revoke(self, secret: str) -> None:
+        """Remove the token that has this secret, and those made with it.
+
+        Nothing is there to be removed of a batch token, which ends with its time.
+        """
+        hashed = self._keyring.hash(secret)
+
+        def remove(tx: Transaction) -> None:
+            if token := tokens.of_secret(tx, hashed):
+                tokens.remove(tx, token.accessor)
+
+        await self._store.write(remove)
+
     async def revoke_mount(self, mount: str) -> None:
         """Remove all tokens that a login method issued, in small steps."""
         while await self._store.write(partial(_remove_of_mount, mount=mount)):

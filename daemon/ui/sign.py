@@ -3,7 +3,7 @@
 from daemon.acl import onetime
 from daemon.ui import words
 from daemon.ui.identity import LOGIN
-from daemon.ui.show import SIGN_IN, Found, gone_to, page, shown, status_of
+from daemon.ui.show import SIGN_IN, Found, gone_to, page, shown, status_of, telling
 from daemon.web.reply import Reply
 from daemon.web.visits import PLACE, Visit
 from storage.errors import Denied, Malformed, NotFound, TooOften, UnknownToken
@@ -51,6 +51,8 @@ async def _logged_in(visit: Visit) -> str:
     """Return the secret of the token for which somebody's identity of the directory stands."""
     said = {**_said(visit), "jwt": visit.form["jwt"].strip()}
     place = said.pop("method", "").strip("/")
+    if not visit.can_log_in_at(place):  # what else there is below may be no login
+        raise NotFound(f"there is no login method at {place}")
     answer = await visit.post(f"/v1/auth/{place}/login", said)
     secret: str = answer["auth"]["client_token"]
     return secret
@@ -62,11 +64,10 @@ def _said(visit: Visit) -> dict[str, str]:
     return {name: value for name in fields if (value := visit.form.get(name, "").strip())}
 
 
+@telling
 async def sign_out(visit: Visit) -> Reply:
     """End the session, and its token if that was made for it."""
-    if visit.session and visit.session.is_own:
-        await visit.ask("POST", "/v1/auth/token/revoke-self")
-    visit.sign_out()
+    await visit.sign_out()
     return gone_to(SIGN_IN if visit.asks_for_tokens else PLACE)
 
 

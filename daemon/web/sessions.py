@@ -46,16 +46,16 @@ class Sessions:
         found = self._sessions.get(name)
         if found is None:
             return None
-        if now - found.seen_at > IDLE:
+        if not self.has(found, now):
             self.end(name)
             return None
         found.seen_at = now
         self._sessions.move_to_end(name)
         return found
 
-    def has(self, session: Session) -> bool:
-        """Tell whether a session has not ended; asking is no use of it."""
-        return self._sessions.get(session.name) is session
+    def has(self, session: Session, now: int) -> bool:
+        """Tell whether a session has not ended, nor been idle for too long; asking is no use of it."""
+        return self._sessions.get(session.name) is session and now - session.seen_at <= IDLE
 
     def end(self, name: str) -> None:
         """Forget a session, if there is one."""

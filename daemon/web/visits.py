@@ -4,9 +4,9 @@ A page asks the API of this very daemon, in the name of the visitor: the same ta
 same rights, the same handlers, the same audit. It has no other way to the store, so nothing can be
 seen or done here that the visitor's token does not allow elsewhere.
 
-Who signs in gets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` alone). What changes something
-must come from a page of ours: `Origin` or `Sec-Fetch-Site` says so, and the form carries the
-session's proof.
+Who signs in gets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` alone, until the browser is
+closed). What changes something must come from a page of ours: `Origin` or `Sec-Fetch-Site` says
+so, and the form carries the session's proof.
 """
 
 import hmac
@@ -23,9 +23,9 @@ from daemon.web.parameters import Query
 from daemon.web.reply import JSON, Reply, text
 from daemon.web.request import Request
 from daemon.web.router import Router
-from daemon.web.sessions import IDLE, Session, Sessions
+from daemon.web.sessions import Session, Sessions
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
-from storage.records.base import SECOND
+from storage.queries import mounts
 from storage.records.codec import encode
 
 PLACE = "/ui/"
@@ -136,7 +136,7 @@ class Visit:
 
         Raises what a refusal that came as an answer means.
         """
-        if reply.body is None:
+        if reply.body is None and reply.status < 400:
             return None
         body = reply.body if isinstance(reply.body, bytes) else encode(reply.body)
         if reply.status >= 400:
@@ -145,34 +145,46 @@ class Visit:
 
     # ---- signing in
 
+    def can_log_in_at(self, place: str) -> bool:
+        """Tell whether a login method is mounted at a path."""
+        return self.request.parts.store.read(lambda db: mounts.is_there(db, f"{place}/"))
+
     async def sign_in(self, secret: str, *, is_own: bool = False) -> None:
         """Begin a session for who shows the secret of a token. Raises `UnknownToken`, `Malformed`.
 
-        `is_own`: the token was made for this session.
+        `is_own`: the token was made for this session, and ends with it, or now if none begins.
         """
-        parts = self.request.parts
-        caller = await parts.tokens.authenticate(secret, self.request.address)
-        if not secret or caller.token.uses_left is not None:
-            raise Malformed("signing in needs a token that may be used any number of times")
-        self._trail.known(caller.token.accessor)
-        self.sign_out()
+        tokens = self.request.parts.tokens
+        try:
+            caller = await tokens.authenticate(secret, self.request.address)
+            if not secret or caller.token.uses_left is not None:
+                raise Malformed("signing in needs a token that may be used any number of times")
+            self._trail.known(caller.token.accessor)
+            await self.sign_out()
+        except StewardError:
+            if is_own:
+                await tokens.revoke(secret)
+            raise
         self.session = self._sessions.begin(secret, self.now, is_own=is_own)
         self._cookie = self.session.name
 
-    def sign_out(self) -> None:
-        """End the session, if there is one."""
-        if self.session is not None:
-            self._sessions.end(self.session.name)
-        self.session, self._cookie = None, ""
+    async def sign_out(self) -> None:
+        """End the session, if there is one, and then its token if that was made for it."""
+        ending, self.session, self._cookie = self.session, None, ""
+        if ending is None:
+            return
+        self._sessions.end(ending.name)
+        if ending.is_own:
+            await self.request.parts.tokens.revoke(ending.token)
 
     def dressed(self, reply: Reply, *, is_secure: bool) -> Reply:
         """Return an answer with the headers that all have here, and the cookie that has changed."""
         headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
         if self._cookie is not None:
-            life = IDLE // SECOND if self._cookie else 0
             headers["Set-Cookie"] = (
-                f"{COOKIE}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict; Max-Age={life}"
+                f"{COOKIE}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict"
                 + ("; Secure" if is_secure else "")
+                + ("" if self._cookie else "; Max-Age=0")
             )
         return msgspec.structs.replace(reply, headers=headers)
 
@@ -213,7 +225,7 @@ class Pages:
         session = self._session(headers)
         visit = Visit(asked, session, self._ask, self._sessions, trail)
         if not page.is_file:
-            self._recognize(visit, trail)
+            await self._recognize(visit, trail)
         if asked.method != "GET" and (reason := _refusal(visit, headers)):
             return visit.dressed(text(reason, 403), is_secure=is_secure)
         return visit.dressed(await page.handler(visit), is_secure=is_secure)
@@ -232,7 +244,8 @@ class Pages:
         secret = session.token if session else ""
         caller = self._parts.tokens.resolve(secret, asked.address)
         speaking = msgspec.structs.replace(asked, token=secret, peer=None, caller=caller)
-        return speaking, lambda: session is None or self._sessions.has(session)
+        now, has = self._parts.clock.now, self._sessions.has
+        return speaking, lambda: session is None or has(session, now())
 
     def _session(self, headers: Mapping[str, str]) -> Session | None:
         # Other services of our host name have cookies too, of any form: only ours is looked at.
@@ -240,7 +253,7 @@ class Pages:
         secret = next((value for name, _, value in pairs if name == COOKIE), "")
         return self._sessions.find(secret, self._parts.clock.now())
 
-    def _recognize(self, visit: Visit, trail: Trail) -> None:
+    async def _recognize(self, visit: Visit, trail: Trail) -> None:
         """Find out whose session it is; one whose token has ended is none any more."""
         secret = visit.session.token if visit.session else ""
         trail.ask(visit.request.namespace, "")
@@ -248,7 +261,7 @@ class Pages:
             # No guess of a secret, so it is not counted: that of a session was right once.
             caller = self._parts.tokens.resolve(secret, visit.request.address)
         except UnknownToken:
-            visit.sign_out()
+            await visit.sign_out()
             visit.has_ended, secret = True, ""
             caller = self._parts.tokens.resolve("")
         trail.known(caller.token.accessor)
@@ -265,6 +278,8 @@ def _complaint(body: bytes, kind: str) -> str:
     if kind != JSON:
         return body.decode()
     said = msgspec.json.decode(body)
+    if said is None:
+        return "this cannot be asked for"
     errors = said.get("errors") if isinstance(said, dict) else None
     return "; ".join(str(one) for one in errors) if errors else body.decode()
 

@@ -7,6 +7,8 @@ import httpx
 import pytest
 
 from daemon.identity.door import Door
+from daemon.web.visits import COOKIE
+from storage.errors import StorageFull
 from storage.queries import tokens
 from storage.store import Store
 from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
@@ -48,8 +50,66 @@ async def test_the_token_of_a_login_ends_when_its_session_does(site: Site, cloud
     assert of_logins(site) == []
 
 
+async def test_signing_out_needs_no_right_of_the_token(
+    site: Site, cloud: Cloud, login: Login
+) -> None:
+    await login.role("bare", bound_service_principal_ids=PRINCIPAL, token_no_default_policy=True)
+    browser = site.browser()
+    await log_in(browser, cloud.mint(), role="bare")
+    assert len(of_logins(site)) == 1
+    await browser.send("/ui/sign-out")
+    assert of_logins(site) == []
+
+
+async def test_signing_in_again_ends_the_token_of_the_login_before(
+    site: Site, cloud: Cloud
+) -> None:
+    browser = site.browser()
+    await log_in(browser, cloud.mint())
+    await log_in(browser, cloud.mint())
+    assert len(of_logins(site)) == 1
+    await browser.sign_in(await site.token())
+    assert of_logins(site) == []
+
+
+async def test_a_login_that_begins_no_session_leaves_no_token(
+    site: Site, cloud: Cloud, login: Login
+) -> None:
+    await login.role("few", bound_service_principal_ids=PRINCIPAL, token_num_uses=5)
+    assert (await log_in(site.browser(), cloud.mint(), role="few")).status_code == 400
+    assert of_logins(site) == []
+
+
+async def test_a_session_ends_also_when_its_token_cannot(
+    site: Site, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = site.browser()
+    await log_in(browser, cloud.mint())
+    proof, cookie = await browser.proof(), str(browser.http.cookies.get(COOKIE))
+
+    async def full(_work: object) -> None:
+        raise StorageFull("no room")
+
+    monkeypatch.setattr(site.cluster.store, "write", full)
+    given = {"data": {"proof": proof}, "headers": {"Origin": browser.address}}
+    answer = await browser.http.post("/ui/sign-out", **given)
+    assert (answer.status_code, "no room" in answer.text) == (507, True)
+    headers = {"Cookie": f"{COOKIE}={cookie}"}
+    assert (await site.browser().http.get("/ui/", headers=headers)).status_code == 303
+
+
 @pytest.mark.parametrize(
-    "fields", [{"role": "other"}, {"method": "none"}, {"method": "../token"}, {"role": ""}]
+    "fields",
+    [
+        {"role": "other"},
+        {"method": "none"},
+        {"method": "../token"},
+        {"method": "token"},
+        {"method": "cloud\0id"},
+        {"method": "cloudid\0"},
+        {"method": ""},
+        {"role": ""},
+    ],
 )
 async def test_what_the_method_refuses_opens_nothing(
     site: Site, cloud: Cloud, fields: dict[str, str]
@@ -60,6 +120,15 @@ async def test_what_the_method_refuses_opens_nothing(
     assert 'role="alert"' in answer.text
     assert jwt not in answer.text
     assert (await browser.get("/ui/")).status_code == 303
+
+
+async def test_a_login_is_asked_for_nothing_but_to_log_in(site: Site, cloud: Cloud) -> None:
+    master = site.browser()
+    await master.sign_in(await site.token())
+    answer = await log_in(master, cloud.mint(), method="cloudid/role")
+    assert (answer.status_code, 'role="alert"' in answer.text) == (404, True)
+    roles = await master.http.get("/ui/method/cloudid")
+    assert "<h3>login" not in roles.text
 
 
 async def test_a_token_that_the_directory_has_not_signed_opens_nothing(

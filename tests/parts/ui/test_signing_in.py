@@ -86,6 +86,15 @@ async def test_a_session_ends_when_it_has_been_idle_for_long(site: Site) -> None
     assert (await browser.get("/ui/")).status_code == 303
 
 
+async def test_a_session_that_is_used_lasts_and_its_cookie_as_well(site: Site) -> None:
+    browser = site.browser()
+    cookie = (await browser.sign_in(await site.token())).headers["Set-Cookie"]
+    assert "Max-Age" not in cookie  # it is the daemon's matter how long, and may be for long
+    for _ in range(3):
+        site.cluster.clock.time += IDLE
+        assert (await browser.get("/ui/")).status_code == 200
+
+
 async def test_whoever_signs_out_is_out_with_every_copy_of_the_cookie(site: Site) -> None:
     browser = site.browser()
     await browser.sign_in(await site.token())

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from wsproto.events import TextMessage
 
+from daemon.web.sessions import IDLE
 from daemon.web.visits import COOKIE
 from storage.queries import tokens
 from storage.records.task import Action
@@ -171,6 +172,18 @@ async def test_a_terminal_ends_when_somebody_signs_out(site: Site, master: Brows
         await begin(socket, proof)
         await socket.next()
         await master.send("/ui/sign-out")
+        assert await socket.next() is None
+        assert socket.reason == "Permission denied"
+
+
+async def test_a_terminal_ends_when_its_session_has_been_idle_for_long(
+    site: Site, master: Browser
+) -> None:
+    proof, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, proof)
+        await socket.next()
+        site.cluster.clock.time += IDLE + 1
         assert await socket.next() is None
         assert socket.reason == "Permission denied"
 
