@@ -133,7 +133,7 @@ def shown(visit: Visit, template: str, found: Found, status: int = 200) -> Reply
 
 
 def _failed(visit: Visit, error: StewardError) -> Reply:
-    stranger = visit.session is None and visit.asks_for_tokens
+    stranger = visit.session is None and visit.asks_for_tokens and not visit.is_unclear
     if isinstance(error, Denied) and stranger and visit.request.method == "GET":
         ended = "1" if visit.has_ended else ""
         target = visit.request.path

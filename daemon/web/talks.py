@@ -21,12 +21,12 @@ from daemon.web import head
 from daemon.web.guard import Guard
 from daemon.web.parameters import Query
 from daemon.web.readers import RECHECK, Reader
-from daemon.web.reply import Reply, said, text
+from daemon.web.reply import Reply, of_error, said, text
 from daemon.web.request import Request, Route, Talk
 from daemon.web.router import Router
 from daemon.web.socket import Socket, converse, refuse
 from daemon.web.visits import Pages
-from storage.errors import Denied, UnknownToken
+from storage.errors import Denied, Malformed
 
 OF_PAGES = "/ui"  # before the path of a route: a page talks with it
 
@@ -55,7 +55,12 @@ class Talks:
         path = unquote(scope["raw_path"].decode("latin-1"), errors="replace")
         asked_for = scope["query_string"].decode("latin-1")
         trail = self._parts.audit.begin("GET", path, asked_for, address)
-        if refusal := self._refusal(path, headers):
+        try:
+            refusal = self._refusal(path, headers)
+            query = Query(asked_for, namespace=head.namespace(headers, path))
+        except Malformed as error:
+            refusal = of_error(error)
+        if refusal:
             trail.ended(refusal.status, said(refusal))
             await refuse(send, refusal)
             return
@@ -69,7 +74,7 @@ class Talks:
             method="GET",
             path=path,
             parameters=parameters,
-            query=Query(asked_for, namespace=head.namespace(headers, path)),
+            query=query,
             body=b"",
             token="",
             address=address,
@@ -78,8 +83,10 @@ class Talks:
             needs=route.needs,
         )
 
+        is_secure = scope["scheme"] == "wss"
+
         async def talk(socket: Socket) -> None:
-            await self._talk(asked, headers, route, socket, trail)
+            await self._talk(asked, headers, route, socket, trail, is_secure=is_secure)
 
         await converse(receive, send, talk, self._closing)
 
@@ -96,17 +103,21 @@ class Talks:
         route: Talk,
         socket: Socket,
         trail: Trail,
+        *,
+        is_secure: bool,
     ) -> None:
         try:
             shown = await socket.handshake(asked.query)
             if _is_of_page(asked.path):
-                asked, lasts = self._pages.speaking(asked, headers, shown)
+                asked, lasts = self._pages.speaking(asked, headers, shown, is_secure=is_secure)
             else:
                 asked, lasts = await self._speaking(asked, headers, shown), _always
             trail.known(asked.caller.token.accessor)
             await trail.acted()
             await _while_known(asked, lasts, route.handler(asked, socket))
-        except (Denied, UnknownToken) as error:
+        except _CutOff:
+            raise
+        except Denied as error:
             trail.ended(403, str(error))
             raise
 
@@ -118,6 +129,10 @@ class Talks:
         return msgspec.structs.replace(asked, token=secret, caller=caller)
 
 
+class _CutOff(Denied):
+    """Who talks may no longer; nobody was refused, and the audit has what was begun."""
+
+
 def _is_of_page(path: str) -> bool:
     return path.startswith(f"{OF_PAGES}/")
 
@@ -127,7 +142,7 @@ def _always() -> bool:
 
 
 async def _while_known(asked: Request, lasts: Callable[[], bool], talking: Awaitable[None]) -> None:
-    """Talk until that has ended. Raises `Denied` when it was the speaker's right to speak that has."""
+    """Talk until that has ended. Raises `_CutOff` when it was the speaker's right to speak that has."""
     reader = Reader(asked)
     is_over = False
 
@@ -149,4 +164,4 @@ async def _while_known(asked: Request, lasts: Callable[[], bool], talking: Await
     if fault is not None:
         raise fault
     if is_over:
-        raise Denied
+        raise _CutOff

@@ -6,7 +6,9 @@ seen or done here that the visitor's token does not allow elsewhere.
 
 Who signs in gets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` alone, until the browser is
 closed). What changes something must come from a page of ours: `Origin` or `Sec-Fetch-Site` says
-so, and the form carries the session's proof.
+so, and the form carries the session's proof. Other services of our host name could set a cookie of
+this name for a part of our pages: where there are two, none counts. Over TLS the name is one that
+browsers take from encrypted answers alone (RFC 6265bis, section 4.1.3.1).
 """
 
 import hmac
@@ -31,6 +33,7 @@ from storage.records.codec import encode
 PLACE = "/ui/"
 PROOF = "proof"  # the field of a form that carries it
 COOKIE = "steward_session"
+SECURE_COOKIE = f"__Secure-{COOKIE}"
 _MOST_FIELDS = 200  # of a form
 
 # No script but ours, nothing from elsewhere, nobody's frame.
@@ -60,6 +63,7 @@ class Visit:
     ) -> None:
         self.request, self.session = request, session
         self.has_ended = False  # the session: its token is no more
+        self.is_unclear = False  # which session: there is more than one cookie of ours
         self._ask, self._sessions, self._trail = ask, sessions, trail
         self._form: dict[str, str] | None = None
         self._cookie: str | None = None  # the session that the browser is told; empty: none
@@ -182,7 +186,7 @@ class Visit:
         headers = {**HEADERS, "Cache-Control": "no-store", **reply.headers}
         if self._cookie is not None:
             headers["Set-Cookie"] = (
-                f"{COOKIE}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict"
+                f"{_cookie(is_secure)}={self._cookie}; Path=/ui; HttpOnly; SameSite=Strict"
                 + ("; Secure" if is_secure else "")
                 + ("" if self._cookie else "; Max-Age=0")
             )
@@ -222,8 +226,9 @@ class Pages:
         if page is None:
             return text("Invalid method", 405)
         asked = msgspec.structs.replace(asked, parameters=parameters, token="", peer=None)
-        session = self._session(headers)
-        visit = Visit(asked, session, self._ask, self._sessions, trail)
+        names = _names(headers, is_secure=is_secure)
+        visit = Visit(asked, self._session(names), self._ask, self._sessions, trail)
+        visit.is_unclear = len(names) > 1
         if not page.is_file:
             await self._recognize(visit, trail)
         if asked.method != "GET" and (reason := _refusal(visit, headers)):
@@ -231,13 +236,13 @@ class Pages:
         return visit.dressed(await page.handler(visit), is_secure=is_secure)
 
     def speaking(
-        self, asked: Request, headers: Mapping[str, str], proof: str
+        self, asked: Request, headers: Mapping[str, str], proof: str, *, is_secure: bool
     ) -> tuple[Request, Callable[[], bool]]:
         """Return what a page of ours asks over a WebSocket, in its visitor's name, and how long it may.
 
         Raises `Denied` for a page of another session, `UnknownToken` when the token has ended.
         """
-        session = self._session(headers)
+        session = self._session(_names(headers, is_secure=is_secure))
         known = session.proof if session else ""
         if not hmac.compare_digest(proof.encode(), known.encode()):
             raise Denied
@@ -247,11 +252,8 @@ class Pages:
         now, has = self._parts.clock.now, self._sessions.has
         return speaking, lambda: session is None or has(session, now())
 
-    def _session(self, headers: Mapping[str, str]) -> Session | None:
-        # Other services of our host name have cookies too, of any form: only ours is looked at.
-        pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
-        secret = next((value for name, _, value in pairs if name == COOKIE), "")
-        return self._sessions.find(secret, self._parts.clock.now())
+    def _session(self, names: list[str]) -> Session | None:
+        return self._sessions.find(names[0], self._parts.clock.now()) if len(names) == 1 else None
 
     async def _recognize(self, visit: Visit, trail: Trail) -> None:
         """Find out whose session it is; one whose token has ended is none any more."""
@@ -266,6 +268,16 @@ class Pages:
             caller = self._parts.tokens.resolve("")
         trail.known(caller.token.accessor)
         visit.request = msgspec.structs.replace(visit.request, token=secret, caller=caller)
+
+
+def _cookie(is_secure: bool) -> str:
+    return SECURE_COOKIE if is_secure else COOKIE
+
+
+def _names(headers: Mapping[str, str], *, is_secure: bool) -> list[str]:
+    """Return what the cookies of our name say; those of other services have any form."""
+    pairs = (one.strip().partition("=") for one in headers.get("cookie", "").split(";"))
+    return [value for name, _, value in pairs if name == _cookie(is_secure)]
 
 
 def _word(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from html import unescape
 from pathlib import Path
@@ -94,9 +95,11 @@ def machine() -> MachineUsage:
 class Browser:
     """Somebody's browser: it keeps cookies, and sends forms as browsers do."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trusts: ssl.SSLContext | None = None) -> None:
         self.address = address
-        self.http = httpx.AsyncClient(base_url=address, timeout=60, trust_env=False)
+        self.http = httpx.AsyncClient(
+            base_url=address, timeout=60, trust_env=False, verify=trusts or True
+        )
 
     async def get(self, path: str) -> httpx.Response:
         return await self.http.get(path)
@@ -130,8 +133,8 @@ class Site:
         )
         self.browsers: list[Browser] = []
 
-    def browser(self) -> Browser:
-        self.browsers.append(Browser(self.address))
+    def browser(self, trusts: ssl.SSLContext | None = None) -> Browser:
+        self.browsers.append(Browser(self.address, trusts))
         return self.browsers[-1]
 
     async def token(self, rules: str = "", **fields: object) -> str:
@@ -168,25 +171,33 @@ async def reader(site: Site) -> Browser:
 
 
 async def opened(
-    store: Store, tmp_path: Path, *, asks: bool, door: Door | None = None
+    store: Store,
+    tmp_path: Path,
+    *,
+    asks: bool,
+    door: Door | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Site]:
-    """Run the web interface; `door`: to login methods."""
+    """Run the web interface; `door`: to login methods; `context`: over TLS."""
     cluster = Cluster(store)
     attributes = node().attributes | {"driver.raw_exec.unenforced.isolation": "none here"}
     await cluster.join(msgspec.structs.replace(node(), id=NODE, attributes=attributes))
     with listen("127.0.0.1", 0) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        origin = "https://localhost" if context else "http://127.0.0.1"
+        address = f"{origin}:{listener.getsockname()[1]}"
         site = Site(cluster, address, asks=asks, config=Config(data_dir=tmp_path))
         if door is not None:
             site.parts = msgspec.structs.replace(site.parts, door=door)
-        async with open_web(site.parts, ROUTES, ENDPOINTS, [_plain(listener)], PAGES):
+        places = [_place(listener, context)]
+        async with open_web(site.parts, ROUTES, ENDPOINTS, places, PAGES):
             yield site
             for one in site.browsers:
                 await one.http.aclose()
 
 
-def _plain(listener: socket.socket) -> Listener:
-    return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
+def _place(listener: socket.socket, context: ssl.SSLContext | None) -> Listener:
+    plain = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+    return Listener(trio.SSLListener(plain, context, https_compatible=True) if context else plain)
 
 
 @pytest.fixture

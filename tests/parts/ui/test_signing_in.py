@@ -1,12 +1,18 @@
 """Who has signed in: by a token, by a link that works once, and for how long."""
 
+from pathlib import Path
+
 import pytest
 
 from daemon.acl import onetime
+from daemon.config import Config
+from daemon.web.listeners import tls_context
 from daemon.web.sessions import IDLE
-from daemon.web.visits import COOKIE
+from daemon.web.visits import COOKIE, SECURE_COOKIE
 from storage.queries import tokens
-from tests.parts.ui.conftest import Site
+from storage.store import Store
+from tests.fakes.authority import Authority
+from tests.parts.ui.conftest import Site, opened
 from tests.samples import NOW
 
 
@@ -40,6 +46,39 @@ async def test_the_cookies_of_other_services_do_not_hide_ours(site: Site, other:
     for cookies in (f"{other}; {ours}", f"{ours}; {other}"):
         headers = {"Cookie": cookies.encode("latin-1")}
         assert (await site.browser().http.get("/ui/", headers=headers)).status_code == 200
+
+
+async def test_two_cookies_of_a_session_are_none_and_the_browser_is_told(site: Site) -> None:
+    ours, theirs = site.browser(), site.browser()
+    names = []
+    for browser in (theirs, ours):
+        await browser.sign_in(await site.token())
+        names.append(f"{COOKIE}={browser.http.cookies.get(COOKIE)}")
+    for cookies in ("; ".join(names), "; ".join(reversed(names))):
+        for page, status in (("/ui/jobs", 403), ("/ui/variables", 200), ("/ui/sign-in", 200)):
+            answer = await site.browser().http.get(page, headers={"Cookie": cookies})
+            assert answer.status_code == status
+            assert "Your browser sent two cookies" in answer.text
+            assert "Sign out" not in answer.text
+    assert "two cookies" not in (await ours.get("/ui/jobs")).text
+
+
+async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(
+    store: Store, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certify("daemon")
+    context = tls_context(Config(tls_cert=certificate, tls_key=key))
+    async for site in opened(store, tmp_path, asks=True, context=context):
+        browser = site.browser(authority.client())
+        cookie = (await browser.sign_in(await site.token())).headers["Set-Cookie"]
+        assert cookie.startswith(f"{SECURE_COOKIE}=")
+        assert "Secure" in cookie.split("; ")
+        assert (await browser.get("/ui/jobs")).status_code == 200
+        name = cookie.partition(";")[0].partition("=")[2]
+        headers = {"Cookie": f"{COOKIE}={name}"}  # as one that came in plain text
+        other = site.browser(authority.client())
+        assert (await other.http.get("/ui/jobs", headers=headers)).status_code == 303
 
 
 async def test_a_wrong_secret_opens_nothing(site: Site) -> None:

@@ -9,9 +9,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from wsproto.events import TextMessage
 
+from daemon.web.parameters import MAX_PARAMETERS
 from daemon.web.sessions import IDLE
 from daemon.web.visits import COOKIE
-from storage.queries import tokens
+from storage.queries import audit, tokens
 from storage.records.task import Action
 from tests.conversation import Conversation, talk
 from tests.parts.ui.conftest import READER, Browser, Site
@@ -23,8 +24,6 @@ OUTSIDE = (
     ("Origin", "http://evil.example"),
     ("Origin", "null"),
     ("Origin", "http://127.0.0.1:1"),  # a service of a task, which gets our cookie as well
-    ("Sec-Fetch-Site", "cross-site"),
-    ("Sec-Fetch-Site", "same-site"),
     ("X-Nothing", ""),
 )
 
@@ -65,6 +64,13 @@ async def opened(site: Site, browser: Browser, query: str = "") -> tuple[str, Ta
         return talk(site.address, address.path, headers=of_browser(of, *headers), **asked)
 
     return str(told["data-proof"]), talks
+
+
+async def talks_noted(site: Site) -> list[int]:
+    """Return how the audit says that terminals of pages went."""
+    await site.parts.audit.flush()
+    found = site.cluster.store.read(lambda db: audit.after(db, 0))
+    return [one.status for one in found if one.path.startswith("/ui/v1/client/")]
 
 
 @pytest.fixture
@@ -113,6 +119,41 @@ async def test_a_page_from_elsewhere_is_not_let_through(
     async with talks(header) as socket:
         assert await socket.next() is None
         assert socket.refused == 403
+
+
+@pytest.mark.parametrize("site_of_page", ["cross-site", "same-site"])
+async def test_a_page_that_the_browser_calls_foreign_is_not_let_through(
+    site: Site, master: Browser, site_of_page: str
+) -> None:
+    _, talks = await opened(site, master)
+    async with talks(("Origin", master.address), ("Sec-Fetch-Site", site_of_page)) as socket:
+        assert await socket.next() is None
+        assert socket.refused == 403
+
+
+async def test_two_sessions_at_once_are_none(site: Site, master: Browser) -> None:
+    other = site.browser()
+    await other.sign_in(await site.token())
+    proof, _ = await opened(site, other)
+    theirs = (
+        f"{COOKIE}={other.http.cookies.get(COOKIE)}; {COOKIE}={master.http.cookies.get(COOKIE)}"
+    )
+    path = "/ui/v1/client/allocation/x/exec"
+    headers = [(b"Cookie", theirs.encode()), (b"Origin", site.address.encode())]
+    async with talk(site.address, path, headers=headers, ws_handshake="true") as socket:
+        await begin(socket, proof)
+        assert await socket.next() is None
+        assert (socket.code, socket.reason) == (1011, "Permission denied")
+
+
+@pytest.mark.parametrize("before", ["", "/ui"])
+async def test_too_many_parameters_are_told(site: Site, before: str) -> None:
+    path = f"{before}/v1/client/allocation/x/exec"
+    headers = [(b"Origin", site.address.encode())]
+    many = {f"a{number}": "1" for number in range(MAX_PARAMETERS + 1)}
+    async with talk(site.address, path, headers=headers, **many) as socket:
+        assert await socket.next() is None
+        assert socket.refused == 400
 
 
 @pytest.mark.parametrize("proof", ["", "x", None])
@@ -173,7 +214,16 @@ async def test_a_terminal_ends_when_somebody_signs_out(site: Site, master: Brows
         await socket.next()
         await master.send("/ui/sign-out")
         assert await socket.next() is None
-        assert socket.reason == "Permission denied"
+        assert (socket.code, socket.reason) == (1011, "Permission denied")
+    assert await talks_noted(site) == [200]
+
+
+async def test_who_is_refused_a_terminal_is_noted(site: Site, master: Browser) -> None:
+    _, talks = await opened(site, master)
+    async with talks() as socket:
+        await begin(socket, "x")
+        await socket.next()
+    assert await talks_noted(site) == [403]
 
 
 async def test_a_terminal_ends_when_its_session_has_been_idle_for_long(
