@@ -3,20 +3,19 @@
 from typing import Any
 
 from daemon.ui import words
-from daemon.ui.show import Found, page
+from daemon.ui.show import Found, or_nothing, page
 from daemon.web.visits import Visit
-from storage.errors import Denied, Malformed, NotFound
 
 
 @page("access.html")
 async def overview(visit: Visit) -> Found:
     """Show the visitor's token, and the tokens, policies, roles and login methods he may see."""
     return {
-        "own": await _or_nothing(visit, "/v1/acl/token/self") if visit.session else None,
-        "tokens": await _or_nothing(visit, "/v1/acl/tokens"),
-        "policies": await _or_nothing(visit, "/v1/acl/policies"),
-        "roles": await _or_nothing(visit, "/v1/acl/roles"),
-        "methods": _methods(await _or_nothing(visit, "/v1/sys/auth")),
+        "own": await or_nothing(visit, "/v1/acl/token/self") if visit.session else None,
+        "tokens": await or_nothing(visit, "/v1/acl/tokens"),
+        "policies": await or_nothing(visit, "/v1/acl/policies"),
+        "roles": await or_nothing(visit, "/v1/acl/roles"),
+        "methods": _methods(await or_nothing(visit, "/v1/sys/auth")),
     }
 
 
@@ -24,15 +23,7 @@ async def overview(visit: Visit) -> Found:
 async def policy(visit: Visit) -> Found:
     """Show the rules of a policy."""
     found = await visit.get(words.address("/v1/acl/policy/", visit["name"]))
-    return {"policy": found, "tokens": await _or_nothing(visit, "/v1/acl/tokens")}
-
-
-async def _or_nothing(visit: Visit, path: str) -> Any:  # noqa: ANN401  # JSON
-    """Return what stands there, or None where the visitor may not look."""
-    try:
-        return await visit.get(path)
-    except (Denied, Malformed, NotFound):
-        return None
+    return {"policy": found, "tokens": await or_nothing(visit, "/v1/acl/tokens")}
 
 
 def _methods(found: Any) -> dict[str, Any] | None:  # noqa: ANN401  # JSON

@@ -3,7 +3,7 @@
 from typing import Any
 
 from daemon.ui import words
-from daemon.ui.show import Found, page
+from daemon.ui.show import Found, or_nothing, page
 from daemon.web.visits import Visit
 from storage.errors import NotFound
 
@@ -96,7 +96,7 @@ async def settings(visit: Visit) -> Found:
     """Show how the daemon is set up, and what it holds tasks to."""
     return {
         "settings": await visit.get("/v1/agent/settings"),
-        "nodes": await visit.get("/v1/nodes"),
+        "nodes": await or_nothing(visit, "/v1/nodes") or [],
     }
 
 

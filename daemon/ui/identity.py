@@ -10,8 +10,15 @@ from storage.errors import Malformed, NotFound
 
 ACCESS = "/ui/access"
 _POLICY, _ROLE = "policy.", "role."  # what the names of fields begin with that choose one
-_LOGIN = ("role", "jwt", "subscription_id", "resource_group_name", "vm_name", "vmss_name")
-LOGIN = (*_LOGIN, "resource_id")  # what somebody says who logs in
+LOGIN = (  # what somebody says who logs in
+    "role",
+    "jwt",
+    "subscription_id",
+    "resource_group_name",
+    "vm_name",
+    "vmss_name",
+    "resource_id",
+)
 
 
 def text(visit: Visit, name: str) -> str:

@@ -1,12 +1,10 @@
 """The overview, and the list of jobs."""
 
 from collections import Counter
-from typing import Any
 
 from daemon.ui import words
-from daemon.ui.show import Found, page
+from daemon.ui.show import Found, or_nothing, page
 from daemon.web.visits import Visit
-from storage.errors import Denied
 
 PAGE = 50  # jobs on one page of the list
 _LOOKED_AT = 500  # newest jobs that the overview counts
@@ -22,10 +20,10 @@ async def overview(visit: Visit) -> Found:
     namespace = visit.query.text("namespace") or "*"
     lines = await visit.get("/v1/jobs/statuses", namespace=namespace, per_page=_LOOKED_AT)
     states = Counter(words.job_state(line) for line in lines)
-    blocked = await _or_nothing(
+    blocked = await or_nothing(
         visit, "/v1/evaluations", namespace=namespace, status="blocked", per_page=_SHOWN
     )
-    coming = await _or_nothing(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
+    coming = await or_nothing(visit, "/v1/jobs/launches", namespace=namespace, per_page=_SHOWN)
     return {
         "states": states.most_common(),
         "troubled": [one for one in lines if words.job_state(one) in _TROUBLE][:_SHOWN],
@@ -33,18 +31,10 @@ async def overview(visit: Visit) -> Found:
         "more": len(lines) == _LOOKED_AT,
         "blocked": blocked or [],
         "coming": coming or [],
-        "nodes": await _or_nothing(visit, "/v1/nodes", resources=True) or [],
-        "machine": await _or_nothing(visit, "/v1/client/stats"),
+        "nodes": await or_nothing(visit, "/v1/nodes", resources=True) or [],
+        "machine": await or_nothing(visit, "/v1/client/stats"),
         "follow": "*",
     }
-
-
-async def _or_nothing(visit: Visit, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
-    """Return what stands there, or None where the visitor may not look: the rest is shown."""
-    try:
-        return await visit.get(path, **query)
-    except Denied:
-        return None
 
 
 @page("jobs.html")

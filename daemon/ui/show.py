@@ -17,7 +17,7 @@ from daemon.ui import paint, words
 from daemon.version import VERSION
 from daemon.web.reply import Reply, of_error
 from daemon.web.visits import PLACE, Visit
-from storage.errors import Denied, StewardError
+from storage.errors import Denied, Malformed, NotFound, StewardError
 from storage.records import times
 from storage.records.base import SECOND
 
@@ -104,6 +104,14 @@ def telling(handler: Handler) -> Handler:
             return _failed(visit, error)
 
     return told
+
+
+async def or_nothing(visit: Visit, path: str, **query: object) -> Any:  # noqa: ANN401  # JSON
+    """Return what stands there, or None where nothing does or the visitor may not look."""
+    try:
+        return await visit.get(path, **query)
+    except (Denied, Malformed, NotFound):
+        return None
 
 
 def back(visit: Visit, otherwise: str = PLACE) -> str:

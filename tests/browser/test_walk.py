@@ -1,5 +1,7 @@
 """What people do, in a real browser against a real daemon, waiting for what they would wait for."""
 
+import json
+
 from tests.browser.chromium import Tab, keep
 from tests.browser.conftest import SECRET
 from tests.service.daemon import Steward
@@ -33,6 +35,20 @@ SOURCE = """job "clock" {
   }
 }
 """
+
+
+# Commands as people write them, and the words that they are; None where they are not ended.
+COMMANDS = {
+    " /bin/ls  -l\t/etc ": ["/bin/ls", "-l", "/etc"],
+    '/bin/sh -c "echo a b"': ["/bin/sh", "-c", "echo a b"],
+    "a'b  c'\"d e\"\\ f": ["ab  cd e f"],
+    "'' \"\"": ["", ""],
+    r"'\n' \n " + r'"\n\"\\\$"': [r"\n", "n", r"\n" + '"\\$'],
+    "": [],
+    "'a": None,
+    'a "b': None,
+    "a\\": None,
+}
 
 
 async def sign_in(browser: Tab, steward: Steward) -> None:
@@ -94,6 +110,15 @@ async def test_from_pasting_a_job_to_stopping_it(browser: Tab, steward: Steward)
     await keep(browser, "terminal")
     await browser.type("exit 3")
     await browser.until_text("#terminal-state", "exit status 3")
+
+    for command, words in COMMANDS.items():
+        assert await browser.value(f"wordsOf({json.dumps(command)})") == words
+    await browser.write("#terminal-form [name=command]", "/bin/sh -c 'exit")
+    await browser.click("#terminal-form button.main")
+    await browser.until_text("#terminal-state", "is not ended")
+    await browser.write("#terminal-form [name=command]", '/bin/sh -c "exit 4"')
+    await browser.click("#terminal-form button.main")
+    await browser.until_text("#terminal-state", "exit status 4")
 
     await browser.open(f"{steward.address}/ui/job/clock")
     await browser.press("#actions a[href*='action=greet']")

@@ -139,11 +139,32 @@ class Conversation {
 
 // ---- the page -------------------------------------------------------------------------------
 
+// The words of a command, divided as a shell does by blanks, quotes and backslashes, and nothing
+// else of a shell; null where a quote or a backslash is not ended.
+function wordsOf(text) {
+  const words = [];
+  let word = null, at = 0;
+  const pieces = /(\s+)|'([^']*)'|"((?:[^"\\]|\\[^])*)"|\\([^])|([^\s'"\\]+)/gy;
+  for (const [whole, blank, single, double, escaped, plain] of text.matchAll(pieces)) {
+    at += whole.length;
+    if (!blank) {
+      word = (word ?? "") + (single ?? double?.replace(/\\(["\\$`])/g, "$1") ?? escaped ?? plain);
+    } else if (word !== null) {
+      words.push(word);
+      word = null;
+    }
+  }
+  if (word !== null) words.push(word);
+  return at === text.length ? words : null;
+}
+
 function whatIsWanted(form) {
   const target = new URL(form.dataset.talk, location.href);
   if (form.elements.command) { // else an action, which the job names
+    const words = wordsOf(form.elements.command.value);
+    if (words === null) return null;
     target.searchParams.set("task", form.elements.task.value);
-    target.searchParams.set("command", JSON.stringify(form.elements.command.value.trim().split(/\s+/)));
+    target.searchParams.set("command", JSON.stringify(words));
   }
   return target;
 }
@@ -153,10 +174,15 @@ function offer(form) {
   let conversation = null;
   form.addEventListener("submit", (event) => {
     event.preventDefault();
+    const wanted = whatIsWanted(form);
+    if (wanted === null) {
+      state.textContent = "A quote or a backslash in the command is not ended.";
+      return;
+    }
     const place = document.getElementById("terminal");
     place.hidden = false;
     conversation ??= new Conversation(form, place, state);
-    conversation.begin(whatIsWanted(form));
+    conversation.begin(wanted);
   });
   document.getElementById("terminal-end").addEventListener("click", () => {
     if (conversation && conversation.socket) conversation.socket.close();

@@ -27,6 +27,15 @@ async def master(site: Site) -> Browser:
     return browser
 
 
+async def test_settings_need_no_right_to_look_at_nodes(site: Site) -> None:
+    browser = site.browser()
+    await browser.sign_in(await site.token('agent { policy = "read" }'))
+    answer = await browser.get("/ui/settings")
+    assert answer.status_code == 200
+    assert "retention_events" in answer.text
+    assert "What tasks are held to" not in answer.text
+
+
 async def test_who_may_look_sees_the_job(reader: Browser) -> None:
     assert "web" in (await reader.get("/ui/jobs")).text
     assert (await reader.get("/ui/job/web")).status_code == 200
