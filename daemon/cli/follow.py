@@ -23,7 +23,7 @@ from storage.records.allocation import (
 )
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Evaluation
-from storage.records.job import JobType
+from storage.records.job import Job, JobType
 
 EXIT_FAILED = 1
 EXIT_NOT_PLACED = 2
@@ -78,8 +78,9 @@ def follow_run(
 ) -> Ending:
     """Follow a registration until its allocations run, or for a batch job until they are complete.
 
-    With `until_ended`, the latter for any job. `tell` hears of the allocations at each look.
-    What cannot be placed ends it at once; what could be is then left to itself.
+    With `until_ended`, the latter for any job, and where nothing had to be placed because the job
+    is unchanged, what it has counts. `tell` hears of the allocations at each look. What cannot be
+    placed ends it at once; what could be is then left to itself.
     """
     evaluation = finished(client, progress, eval_id)
     if evaluation.status != EvalStatus.COMPLETE:
@@ -93,8 +94,12 @@ def follow_run(
     runs_to_its_end = until_ended or evaluation.type in _RUNS_TO_ITS_END
     path = f"/v1/job/{segment(evaluation.job_id)}/allocations"
     answer = client.read(path, namespace=evaluation.namespace)
+    known = answer.decode(list[AllocationLine])
+    begun = {line.id for line in known if line.eval_id == evaluation.id}
+    if until_ended and not begun:
+        begun = _of_version(known, _job_of(client, evaluation))
     while True:
-        mine = placed_by(answer.decode(list[AllocationLine]), evaluation.id)
+        mine = with_replacements(answer.decode(list[AllocationLine]), begun)
         progress.show([allocation_row(line) for line in mine])
         tell(mine)
         last = current(mine)
@@ -103,6 +108,20 @@ def follow_run(
             status = EXIT_FAILED if Fate.BAD in fates else 0
             return Ending(status, told(last), evaluation, mine)
         answer = client.newer(path, answer.index, namespace=evaluation.namespace)
+
+
+def _job_of(client: Client, evaluation: Evaluation) -> Job:
+    path = f"/v1/job/{segment(evaluation.job_id)}"
+    return client.fetch(path, Job, namespace=evaluation.namespace)
+
+
+def _of_version(lines: Iterable[AllocationLine], job: Job) -> set[str]:
+    """Return the allocations that a job has as it is now; of its name one may have been purged."""
+    return {
+        line.id
+        for line in current(lines)
+        if line.job_version == job.version and line.create_index >= job.create_index
+    }
 
 
 def follow_placement(client: Client, progress: Progress, eval_id: str) -> Ending:
@@ -204,15 +223,15 @@ def _ended(line: AllocationLine) -> bool:
 # ---- what is seen, and what it means ---------------------------------------------------------
 
 
-def placed_by(lines: Iterable[AllocationLine], eval_id: str) -> list[AllocationLine]:
-    """Return what an evaluation placed, and what replaced that since, oldest first."""
+def with_replacements(lines: Iterable[AllocationLine], begun: set[str]) -> list[AllocationLine]:
+    """Return allocations by their identifiers, and what replaced them since, oldest first."""
     oldest_first = sorted(lines, key=lambda line: (line.create_index, line.name))
     mine: list[AllocationLine] = []
-    replacements: set[str] = set()
+    wanted = set(begun)
     for line in oldest_first:
-        if line.eval_id == eval_id or line.id in replacements:
+        if line.id in wanted:
             mine.append(line)
-            replacements.add(line.next_allocation)
+            wanted.add(line.next_allocation)
     return mine
 
 

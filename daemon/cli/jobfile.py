@@ -99,6 +99,12 @@ def namespace_of(client: Client, job: object) -> str:
     return "" if named and not asked_for("namespace") else client.namespace
 
 
+def launches_children(job: object) -> bool:
+    """Tell whether a job has no tasks of its own to wait for: it is periodic or parameterized."""
+    given = msgspec.convert(job, dict[str, object])
+    return any(given[name] for name in given if name.lower() in ("periodic", "parameterizedjob"))
+
+
 # ---- the API's form ----------------------------------------------------------------------------------
 
 

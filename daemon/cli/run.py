@@ -9,7 +9,14 @@ import msgspec
 from daemon.cli.answers import Registered
 from daemon.cli.client import Answer, Client
 from daemon.cli.follow import EXIT_NOT_PLACED, Ending, follow_run
-from daemon.cli.jobfile import Given, namespace_of, read_source, registration, with_variables
+from daemon.cli.jobfile import (
+    Given,
+    launches_children,
+    namespace_of,
+    read_source,
+    registration,
+    with_variables,
+)
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen, Silence
 from daemon.cli.text import seconds
@@ -55,17 +62,17 @@ def run(
     job failed, and 2 when it could not be placed.
 
     With --wait it goes on until all has ended, and the exit status is that of the task that failed
-    first; 124 when the time of --timeout or of the job itself is over. What runs then goes on.
+    first; 124 when the time of --timeout or of the job itself is over. What runs then goes on. Of a
+    job that is there already, unchanged, it waits for what runs or ran; a periodic or parameterized
+    one is refused, for only its children run.
 
     Example: steward job run --logs --timeout 10m report.hcl
     """
     wait = wait or logs or timeout is not None
-    if wait and detach:
-        raise Invalid("-detach does not wait: leave it out, or -wait, -logs and -timeout")
-    if logs and screen.wants_document:
-        raise Invalid("-logs prints what the tasks print: leave -json and -t out")
     longest = inf if timeout is None else seconds("-timeout", timeout)
     request = registration(read_source(file), file, given)
+    if wait:
+        _check_waiting(screen, request["Job"], detach=detach, logs=logs)
     if check_index is not None:
         request |= {"EnforceIndex": True, "JobModifyIndex": check_index}
     if eval_priority is not None:
@@ -90,6 +97,18 @@ def run(
         return EXIT_INTERRUPTED
 
 
+def _check_waiting(screen: Screen, job: object, *, detach: bool, logs: bool) -> None:
+    if detach:
+        raise Invalid("-detach does not wait: leave it out, or -wait, -logs and -timeout")
+    if logs and screen.wants_document:
+        raise Invalid("-logs prints what the tasks print: leave -json and -t out")
+    if launches_children(job):
+        raise Invalid(
+            "of a periodic or parameterized job only children run: leave -wait, -logs and -timeout "
+            'out, and wait for a child with "steward job dispatch -wait"'
+        )
+
+
 def _follow(
     screen: Screen, client: Client, answer: Answer, *, wait: bool, logs: bool, longest: float
 ) -> int:
@@ -103,7 +122,7 @@ def _follow(
     from daemon.cli.waiting import EXIT_TIMED_OUT, exit_status, wait_for_end  # has Trio: slow
 
     with nullcontext(Silence()) if logs else screen.progress() as progress:
-        ended = wait_for_end(client, progress, eval_id, logs=logs, seconds=longest)
+        ended = wait_for_end(client, screen, progress, eval_id, logs=logs, seconds=longest)
     if ended is None:
         screen.warn("no longer waiting: the time is over; the job goes on, see: steward job status")
         return EXIT_TIMED_OUT

@@ -7,16 +7,16 @@ the time is over, or somebody interrupts, none is waited for.
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
+from http import HTTPStatus
 from typing import BinaryIO
 
 import trio
 
 from daemon.cli.answers import AllocationLine
-from daemon.cli.client import Client, segment
+from daemon.cli.client import Client, Rejected, segment
 from daemon.cli.follow import EXIT_FAILED, EXIT_NOT_PLACED, Ending, current, follow_run
 from daemon.cli.logs import Log
-from daemon.cli.output import Progress
+from daemon.cli.output import Progress, Screen
 from storage.errors import StewardError
 from storage.records.allocation import TaskPhase, TaskStateWithEvents
 
@@ -26,14 +26,14 @@ _ENDED, _OVERTIME = "Terminated", "Max Run Duration Exceeded"
 
 
 def wait_for_end(
-    client: Client, progress: Progress, eval_id: str, *, logs: bool, seconds: float
+    client: Client, screen: Screen, progress: Progress, eval_id: str, *, logs: bool, seconds: float
 ) -> Ending | None:
     """Return how what an evaluation placed has ended; None when the time is over before that.
 
-    With `logs`, what the tasks print appears here meanwhile. Raises `KeyboardInterrupt`, and what
-    following raises.
+    With `logs`, what the tasks print appears here meanwhile. Raises `KeyboardInterrupt`,
+    `BrokenPipeError` when nobody reads that any more, and what following raises.
     """
-    watch = _Watch(client, progress, eval_id, logs=logs)
+    watch = _Watch(client, screen, progress, eval_id, logs=logs)
     trio.run(watch.run, seconds)
     if watch.fault is not None:
         raise watch.fault
@@ -63,34 +63,43 @@ def _end(state: TaskStateWithEvents) -> tuple[int, int]:
 
 
 class _Watch:
-    def __init__(self, client: Client, progress: Progress, eval_id: str, *, logs: bool) -> None:
+    def __init__(
+        self, client: Client, screen: Screen, progress: Progress, eval_id: str, *, logs: bool
+    ) -> None:
         self.ending: Ending | None = None
         self.fault: BaseException | None = None
-        self._client, self._progress, self._eval_id = client, progress, eval_id
+        self._client, self._screen, self._progress = client, screen, progress
+        self._eval_id = eval_id
         self._wants_logs = logs
         self._shown: set[tuple[str, str]] = set()
+        self._warned = False
+        self._watching = trio.CancelScope()
 
     async def run(self, seconds: float) -> None:
         """Watch until all has ended and is printed, the time is over, or somebody interrupts."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._heed_interrupts, nursery.cancel_scope)
-            with trio.move_on_after(seconds):
-                async with trio.open_nursery() as readers:
-                    await trio.to_thread.run_sync(self._follow, readers, abandon_on_cancel=True)
-            nursery.cancel_scope.cancel()
+        with self._watching:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._heed_interrupts)
+                with trio.move_on_after(seconds):
+                    async with trio.open_nursery() as readers:
+                        await trio.to_thread.run_sync(self._follow, readers, abandon_on_cancel=True)
+                nursery.cancel_scope.cancel()
 
-    async def _heed_interrupts(self, watching: trio.CancelScope) -> None:
+    async def _heed_interrupts(self) -> None:
         with trio.open_signal_receiver(signal.SIGINT) as interrupts:
             async for _ in interrupts:
-                self.fault = KeyboardInterrupt()
-                watching.cancel()
+                self._give_up(KeyboardInterrupt())
+
+    def _give_up(self, fault: BaseException) -> None:
+        self.fault = fault
+        self._watching.cancel()
 
     def _follow(self, readers: trio.Nursery) -> None:
         def begin(lines: Sequence[AllocationLine]) -> None:
             for key in _begun(lines):
                 if self._wants_logs and key not in self._shown:
                     self._shown.add(key)
-                    trio.from_thread.run_sync(readers.start_soon, self._print, *key)
+                    trio.from_thread.run_sync(self._start_printing, readers, *key)
 
         try:
             self.ending = follow_run(
@@ -99,23 +108,33 @@ class _Watch:
         except StewardError as error:
             self.fault = error
 
-    async def _print(self, alloc_id: str, task: str) -> None:
-        outputs = (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer))
-        async with trio.open_nursery() as nursery:
-            for kind, out in outputs:
-                copy = partial(self._copy, alloc_id, task, kind, out)
-                nursery.start_soon(partial(trio.to_thread.run_sync, copy, abandon_on_cancel=True))
+    def _start_printing(self, readers: trio.Nursery, alloc_id: str, task: str) -> None:
+        path = f"/v1/client/fs/logs/{segment(alloc_id)}"
+        for kind, out in (("stdout", sys.stdout.buffer), ("stderr", sys.stderr.buffer)):
+            readers.start_soon(self._print, Log(path, task, kind), out)
 
-    def _copy(self, alloc_id: str, task: str, kind: str, out: BinaryIO) -> None:
-        log = Log(f"/v1/client/fs/logs/{segment(alloc_id)}", task, kind)
-        query = log.query(plain=True, follow=True)
+    async def _print(self, log: Log, out: BinaryIO) -> None:
         try:
-            with Client(self._client.connection) as mine, mine.stream(log.path, **query) as pieces:
-                for lines in _whole(pieces):
-                    out.write(lines)
-                    out.flush()
-        except StewardError:  # it never began to print; how it ended is told anyway
+            await trio.to_thread.run_sync(self._copy, log, out, abandon_on_cancel=True)
+        except BrokenPipeError as error:
+            self._give_up(error)
+        except StewardError as error:
+            self._tell_that_it_lacks(error)
+
+    def _copy(self, log: Log, out: BinaryIO) -> None:
+        query = log.query(plain=True, follow=True)
+        with Client(self._client.connection) as mine, mine.stream(log.path, **query) as pieces:
+            for lines in _whole(pieces):
+                out.write(lines)
+                out.flush()
+
+    def _tell_that_it_lacks(self, error: StewardError) -> None:
+        """Warn, once, that not all is printed, unless a task never began to print."""
+        if isinstance(error, Rejected) and error.status == HTTPStatus.NOT_FOUND:
             return
+        if not self._warned:
+            self._warned = True
+            self._screen.warn(f"not all that the tasks print is here: {error}")
 
 
 def _begun(lines: Sequence[AllocationLine]) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,10 @@ class Seen(NamedTuple):
 
 
 class Told(NamedTuple):
-    """An answer; `pieces` are sent one after the other, and then the connection is closed."""
+    """An answer; `pieces` are sent one after the other, and then the connection is closed.
+
+    With `hang_up` that is before their end, or before any answer.
+    """
 
     body: bytes = b""
     status: int = 200
@@ -91,15 +94,18 @@ class FakeDaemon:
 
     def _send(self, handler: BaseHTTPRequestHandler, told: Told) -> None:
         handler.close_connection = told.hang_up or bool(told.pieces)
-        if told.hang_up and not told.body:
+        if told.hang_up and not told.body and not told.pieces:
             return
         handler.send_response(told.status)
         handler.send_header("X-Service-Index", str(told.index))
         if told.pieces:
             handler.send_header("Connection", "close")
+            if told.hang_up:
+                handler.send_header("Transfer-Encoding", "chunked")
             handler.end_headers()
             for piece in told.pieces:
-                handler.wfile.write(piece)
+                size = b"%x\r\n" % len(piece) if told.hang_up else b""
+                handler.wfile.write(size + piece)
             return
         handler.send_header("Content-Length", str(len(told.body)))
         handler.end_headers()

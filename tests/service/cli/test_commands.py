@@ -177,6 +177,8 @@ async def test_a_run_that_is_waited_for_prints_what_its_task_prints_and_ends_ali
     assert (done.returncode, done.stdout) == (7, b"out\n"), done.stderr
     assert b"oh\n" in done.stderr
     assert b'job "once": allocations: 1 failed' in done.stderr
+    again = await steward.cli("run", "-logs", "-", stdin=job_file("once", script, "batch"))
+    assert (again.returncode, again.stdout) == (7, b"out\n"), again.stderr
     late = await steward.cli("run", "-timeout", "0s", "-", stdin=job_file("web", FOREVER))
     assert late.returncode == 124, late.stderr
     assert b"the job goes on" in late.stderr

@@ -5,10 +5,10 @@ from daemon.cli.follow import (
     allocation_row,
     current,
     fate,
-    placed_by,
     told,
     unfinished,
     why_failed,
+    with_replacements,
 )
 from daemon.cli.output import Row
 from storage.records.evaluation import EvalStatus
@@ -49,12 +49,12 @@ def test_a_service_is_waited_for_until_it_runs_and_a_batch_job_until_its_end(
     assert fate(line, runs_to_its_end=True) is batch
 
 
-def test_what_an_evaluation_placed_is_followed_to_its_replacements() -> None:
+def test_allocations_are_followed_to_their_replacements() -> None:
     first = allocation_line("a1", next_allocation="a2", create_index=10)
     second = allocation_line("a2", eval_id="e2", next_allocation="a3", create_index=20)
     third = allocation_line("a3", eval_id="e3", create_index=30)
     other = allocation_line("a4", eval_id="e0", create_index=5)
-    mine = placed_by([third, other, second, first], "e1")
+    mine = with_replacements([third, other, second, first], {"a1"})
     assert mine == [first, second, third]
     assert current(mine) == [third]
 
