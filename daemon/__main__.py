@@ -4,6 +4,8 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
+from daemon.cli.dashes import two_dashes
+
 if TYPE_CHECKING:
     from daemon.cli.parser import CommandLine
 
@@ -31,21 +33,6 @@ def command_line() -> "CommandLine":
     cli.add_lazily("operator", "daemon.operator:operator")
     cli.add_lazily("uninstall", "daemon.installation:uninstall_command")
     return cli
-
-
-def two_dashes(arguments: list[str]) -> list[str]:
-    """Return arguments with long options spelled with two dashes: the peer's have one.
-
-    What stands behind `--` is not ours to touch.
-    """
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return [f"-{word}" if _has_one_dash(word) else word for word in arguments[:end]] + arguments[
-        end:
-    ]
-
-
-def _has_one_dash(word: str) -> bool:
-    return len(word) > 2 and word[0] == "-" and word[1].isalpha()
 
 
 if __name__ == "__main__":

@@ -104,10 +104,14 @@ def segment(text: str) -> str:
 
 
 class Client:
-    """Asks one daemon. Close it, or use it in a `with` block."""
+    """Asks one daemon. Close it, or use it in a `with` block.
 
-    def __init__(self, connection: Connection) -> None:
+    An answer that has not begun after `answer_within` seconds is `Unreachable`.
+    """
+
+    def __init__(self, connection: Connection, *, answer_within: float = ANSWER_WITHIN) -> None:
         self.connection = connection
+        self._answer_within = answer_within
         self._target = parse_address(connection.address)
         self._http: http.client.HTTPConnection | None = None
 
@@ -238,18 +242,19 @@ class Client:
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._target.hostname or "", self._target.port
+        within = min(CONNECT_WITHIN, self._answer_within)
         connection: http.client.HTTPConnection
         if self._target.scheme == "unix":
-            connection = _LocalHTTP(self._target.path)
+            connection = _LocalHTTP(self._target.path, within)
         elif self._target.scheme == "https":
             context = _tls_context(self.connection)
-            made = _NamedHTTPS(host, port, timeout=CONNECT_WITHIN, context=context)
+            made = _NamedHTTPS(host, port, timeout=within, context=context)
             made.server_name = self.connection.tls_server_name
             connection = made
         else:
-            connection = http.client.HTTPConnection(host, port, timeout=CONNECT_WITHIN)
+            connection = http.client.HTTPConnection(host, port, timeout=within)
         connection.connect()
-        connection.sock.settimeout(ANSWER_WITHIN)
+        connection.sock.settimeout(self._answer_within)
         return connection
 
     @contextmanager
@@ -271,8 +276,8 @@ class Client:
 class _LocalHTTP(http.client.HTTPConnection):
     """A connection through a socket of this machine."""
 
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=CONNECT_WITHIN)
+    def __init__(self, path: str, within: float) -> None:
+        super().__init__("localhost", timeout=within)
         self._path = path
 
     def connect(self) -> None:

@@ -9,15 +9,24 @@ from collections.abc import Mapping
 
 import click
 import msgspec
-from click.shell_completion import CompletionItem
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    add_completion_class,
+)
 from click.types import StringParamType
 
 from daemon.cli.client import Client, Connection
+from daemon.cli.dashes import short_option, two_dashes
 from daemon.cli.options import usual_address
 from daemon.cli.secret import ASK, find_token
 from storage.errors import StewardError
 from storage.records.search import SearchRequest
 
+ANSWER_WITHIN = 1.5  # seconds: whoever typed Tab waits
 # Parameters, and in which context of a search what they name is found.
 _CONTEXTS = {
     "alloc_id": "allocs",
@@ -41,6 +50,33 @@ _FILES = frozenset(
 )
 
 
+class _OneDash(ShellComplete):
+    """Completes what was typed as a command would read it: long options may have one dash."""
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Return what the last word may become."""
+        *words, last = map(short_option, two_dashes([*args, incomplete]))
+        return super().get_completions(words, last)
+
+
+class _Bash(_OneDash, BashComplete):
+    pass
+
+
+class _Zsh(_OneDash, ZshComplete):
+    pass
+
+
+class _Fish(_OneDash, FishComplete):
+    pass
+
+
+def accept_one_dash() -> None:
+    """Have each shell complete options that are written with one dash."""
+    for shell in (_Bash, _Zsh, _Fish):
+        add_completion_class(shell)
+
+
 class _Found(msgspec.Struct, rename="pascal"):
     matches: Mapping[str, list[str] | None]
 
@@ -55,8 +91,10 @@ class _Named(StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return what begins like the word so far."""
+        # `logs -job` and its like: what is called an allocation is a job.
+        context = "jobs" if ctx.params.get("of_job") else self.name
         try:
-            found = _ask(ctx.params, self.name, incomplete)
+            found = _ask(ctx.params, context, incomplete)
         except StewardError:
             return []
         return [CompletionItem(one) for one in found]
@@ -89,6 +127,7 @@ def _ask(given: Mapping[str, object], context: str, beginning: str) -> list[str]
     secret = str(known.get("token", ""))
     known["address"] = known.get("address") or usual_address()
     known["token"] = "" if secret == ASK else find_token(secret, os.environ)
-    with Client(msgspec.convert(known, Connection)) as client:
+    connection = msgspec.convert(known, Connection)
+    with Client(connection, answer_within=ANSWER_WITHIN) as client:
         asked = SearchRequest(prefix=beginning, context=context)
         return client.send("POST", "/v1/search", asked).decode(_Found).matches.get(context) or []

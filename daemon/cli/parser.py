@@ -8,13 +8,14 @@ Exit statuses: 0 all went well; 1 it did not; 130 interrupted; those of a comman
 """
 
 import importlib
-import re
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn, Union
 
 import click
 
+from daemon.cli.dashes import short_option
 from daemon.version import VERSION
 from storage.errors import StewardError
 
@@ -278,6 +279,10 @@ class CommandLine(LazyGroup):
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **_: object
     ) -> NoReturn:
         """Run a command and exit."""
+        if f"_{(prog_name or '').upper()}_COMPLETE" in os.environ:
+            from daemon.cli.completion import accept_one_dash  # nobody else needs it
+
+            accept_one_dash()
         words = [short_option(word) for word in (sys.argv[1:] if args is None else args)]
         try:
             status: object = click.Group.main(self, words, prog_name, standalone_mode=False)
@@ -315,22 +320,6 @@ def _complain_of(error: click.ClickException) -> None:
 
 def _complain(words: str) -> None:
     click.echo(f"steward: {words}", err=True)
-
-
-_ONE_LETTER = re.compile(r"--([a-z])(?:=(.*)|(\d+))?", re.DOTALL)
-
-
-def short_option(word: str) -> str:
-    """Return an option of one letter with its one dash: all others have two by now.
-
-    >>> short_option("--n=5")
-    '-n5'
-    """
-    match = _ONE_LETTER.fullmatch(word)
-    if match is None:
-        return word
-    letter, value, number = match.groups()
-    return f"-{letter}{value or number or ''}"
 
 
 cli = CommandLine("steward", COMMANDS, "Run jobs on this machine, and look at them.")

@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from daemon.__main__ import command_line, two_dashes
+from daemon.__main__ import command_line
 from daemon.acl import policies
-from daemon.cli.parser import short_option
+from daemon.cli.dashes import short_option, two_dashes
 from daemon.jobspec.canonicalize import canonicalize
 from daemon.jobspec.validate import validate
 from tests.unit.jobspec import golden

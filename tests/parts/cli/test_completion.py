@@ -1,5 +1,7 @@
 """What Tab offers: commands, options, and what the daemon knows by name."""
 
+import socket
+
 import pytest
 
 from tests.parts.cli.conftest import FakeDaemon, Terminal
@@ -32,6 +34,11 @@ def offered(terminal: Terminal, line: str) -> list[str]:
         ("steward job status --namespace w", "namespaces", "web"),
         ("steward namespace status w", "namespaces", "web"),
         ("steward var get nomad/j", "vars", "nomad/jobs"),
+        ("steward logs --job w", "jobs", "web"),
+        ("steward logs -f -n5 -job w", "jobs", "web"),
+        ("steward exec -job w", "jobs", "web"),
+        ("steward alloc fs -job w", "jobs", "web"),
+        ("steward job status -namespace w", "namespaces", "web"),
     ],
 )
 def test_names_are_those_of_the_daemon(
@@ -44,9 +51,12 @@ def test_names_are_those_of_the_daemon(
     assert asked.body["Prefix"] == line.rpartition(" ")[2]
 
 
-def test_the_namespace_typed_so_far_counts(fake: FakeDaemon, terminal: Terminal) -> None:
+@pytest.mark.parametrize("option", ["--namespace", "-namespace"])
+def test_the_namespace_typed_so_far_counts(
+    fake: FakeDaemon, terminal: Terminal, option: str
+) -> None:
     fake.tell("/v1/search", {"Matches": {"jobs": None}}, method="POST")
-    assert offered(terminal, "steward job status --namespace shop w") == []
+    assert offered(terminal, f"steward job status {option} shop w") == []
     assert fake.asked("/v1/search")[0].query["namespace"] == "shop"
 
 
@@ -55,13 +65,28 @@ def test_a_daemon_that_refuses_offers_nothing(fake: FakeDaemon, terminal: Termin
     assert fake.asked("/v1/search")
 
 
+def test_a_daemon_that_accepts_and_does_not_answer_offers_nothing(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.cli.completion.ANSWER_WITHIN", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        address = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+        assert offered(terminal, f"steward job status -address {address} w") == []
+
+
 def test_files_are_left_to_the_shell(terminal: Terminal) -> None:
     assert offered(terminal, "steward job run w") == ["file,w"]
     assert offered(terminal, "steward job run --var-file w") == ["file,w"]
+    assert offered(terminal, "steward job run -var-file w") == ["file,w"]
 
 
 @pytest.mark.parametrize(
-    ("line", "offer"), [("steward job st", "status"), ("steward job stop --pu", "--purge")]
+    ("line", "offer"),
+    [
+        ("steward job st", "status"),
+        ("steward job stop --pu", "--purge"),
+        ("steward job run -time", "--timeout"),
+    ],
 )
 def test_commands_and_options(terminal: Terminal, line: str, offer: str) -> None:
     assert f"plain,{offer}" in offered(terminal, line)

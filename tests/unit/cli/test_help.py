@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from daemon.__main__ import command_line, two_dashes
-from daemon.cli.parser import short_option
+from daemon.__main__ import command_line
+from daemon.cli.dashes import short_option, two_dashes
 
 # These speak with a terminal, hand on what a program prints, or set up this machine.
 WITHOUT_JSON = {

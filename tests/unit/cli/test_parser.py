@@ -4,7 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from daemon.cli.parser import COMMANDS, CommandLine, short_option
+from daemon.cli.dashes import short_option
+from daemon.cli.parser import COMMANDS, CommandLine
 from storage.errors import NotFound
 
 
