@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from daemon.cli import resolve
 from daemon.cli.client import Answer, Client, segment
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
@@ -185,6 +186,7 @@ def token_info(client: Client, screen: Screen, accessor: str) -> None:
 
     Example: steward acl token info 2f0d1c3a
     """
+    accessor = resolve.accessor(client, accessor)
     _show_token(screen, client.read(f"/v1/acl/token/{segment(accessor)}"))
 
 
@@ -221,6 +223,7 @@ def token_update(
 
     Example: steward acl token update 2f0d1c3a -name ci-of-web
     """
+    accessor = resolve.accessor(client, accessor)
     path = f"/v1/acl/token/{segment(accessor)}"
     before = client.fetch(path, WholeToken)
     links = [{"Name": one} for one in roles] + [{"ID": one} for one in role_ids]
@@ -245,6 +248,7 @@ def token_delete(client: Client, screen: Screen, accessor: str) -> None:
 
     Example: steward acl token delete 2f0d1c3a
     """
+    accessor = resolve.accessor(client, accessor)
     client.send("DELETE", f"/v1/acl/token/{segment(accessor)}")
     screen.told(f"token {accessor} has ended")
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from daemon.cli import resolve
 from daemon.cli.acl import read_text
 from daemon.cli.client import Client, segment
 from daemon.cli.envelope import Envelope
@@ -122,7 +123,7 @@ def explain(client: Client, screen: Screen, whose: str, method: str, path: str) 
 
     Example: steward policy explain 2f0d1c3a GET /v1/jobs
     """
-    secret = ask("Token") if whose == "-" else whose  # a sign, no secret
+    secret = ask("Token") if whose == "-" else resolve.accessor(client, whose)
     body = {"Token": secret, "Method": method, "Path": path}
     answer = client.send("POST", "/v1/acl/explain", body)
     found = answer.decode(Explanation)

@@ -6,14 +6,16 @@ Anything that begins only one identifier is enough; what is ambiguous is answere
 from collections.abc import Iterable
 
 from daemon.cli.answers import AllocationLine, JobLine, NodeLine, ShownAllocation
-from daemon.cli.client import Client, segment
+from daemon.cli.client import Client, Rejected, segment
 from daemon.wording import several
 from storage.errors import Invalid, NotFound
+from storage.records.acl_views import TokenStub
 from storage.records.deployment import Deployment
 from storage.records.evaluation import Evaluation
 from storage.records.node import Node
 
 _UUID = 36  # characters
+_ACCESSOR = 24  # characters of one of the secrets side; those of the jobs side have more
 _LISTED = 10  # of those that an ambiguous prefix could mean
 
 
@@ -92,6 +94,26 @@ def node_id(client: Client, given: str) -> str:
 def node(client: Client, given: str) -> Node:
     """Return the node whose identifier begins with what is given, or of that name."""
     return client.fetch(f"/v1/node/{segment(node_id(client, given))}", Node)
+
+
+def accessor(client: Client, given: str) -> str:
+    """Return the accessor of a token that begins with what is given. Raises `Invalid` for several.
+
+    What begins none is returned as it is, for it may be a secret: it is compared here, and sent
+    nowhere. So is what is given where the tokens may not be listed: then it must be whole.
+    """
+    if not given or len(given) >= _ACCESSOR:
+        return given
+    try:
+        stubs = client.fetch("/v1/acl/tokens", list[TokenStub])
+    except Rejected:
+        return given
+    found = {one.accessor_id: one.name for one in stubs if one.accessor_id.startswith(given)}
+    if given in found or not found:
+        return given
+    if len(found) > 1:
+        raise _ambiguous("token", given, [f"{one} ({name})" for one, name in found.items()])
+    return next(iter(found))
 
 
 def may_be_identifier(prefix: str) -> bool:

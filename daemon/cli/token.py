@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from daemon.cli import resolve
 from daemon.cli.client import Client
 from daemon.cli.envelope import Envelope, show
 from daemon.cli.options import connected_to_secrets, shown
@@ -70,7 +71,8 @@ def lookup(client: Client, screen: Screen, whose: str, *, accessor: bool) -> Non
     if not whose:
         show(screen, client.read("/v1/auth/token/lookup-self"))
     elif accessor:
-        show(screen, client.send("POST", "/v1/auth/token/lookup-accessor", {"accessor": whose}))
+        body = {"accessor": resolve.accessor(client, whose)}
+        show(screen, client.send("POST", "/v1/auth/token/lookup-accessor", body))
     else:
         show(screen, client.send("POST", "/v1/auth/token/lookup", {"token": _secret(whose)}))
 
@@ -90,7 +92,8 @@ def renew(client: Client, screen: Screen, whose: str, *, accessor: bool, increme
     if not whose:
         answer = client.send("POST", "/v1/auth/token/renew-self", body)
     elif accessor:
-        answer = client.send("POST", "/v1/auth/token/renew-accessor", {**body, "accessor": whose})
+        body["accessor"] = resolve.accessor(client, whose)
+        answer = client.send("POST", "/v1/auth/token/renew-accessor", body)
     else:
         answer = client.send("POST", "/v1/auth/token/renew", {**body, "token": _secret(whose)})
     show(screen, answer)
@@ -115,7 +118,8 @@ def revoke(
     if own:
         client.send("POST", "/v1/auth/token/revoke-self")
     elif accessor:
-        client.send("POST", "/v1/auth/token/revoke-accessor", {"accessor": whose})
+        body = {"accessor": resolve.accessor(client, whose)}
+        client.send("POST", "/v1/auth/token/revoke-accessor", body)
     else:
         path = "/v1/auth/token/revoke-orphan" if mode else "/v1/auth/token/revoke"
         client.send("POST", path, {"token": _secret(whose)})
@@ -138,7 +142,7 @@ def capabilities(client: Client, screen: Screen, words: tuple[str, ...], *, acce
     if not whose:
         answer = client.send("POST", "/v1/sys/capabilities-self", {"paths": [path]})
     elif accessor:
-        body = {"accessor": whose[0], "paths": [path]}
+        body = {"accessor": resolve.accessor(client, whose[0]), "paths": [path]}
         answer = client.send("POST", "/v1/sys/capabilities-accessor", body)
     else:
         body = {"token": _secret(whose[0]), "paths": [path]}
