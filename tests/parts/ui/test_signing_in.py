@@ -1,5 +1,6 @@
 """Who has signed in: by a token, by a link that works once, and for how long."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -63,22 +64,31 @@ async def test_two_cookies_of_a_session_are_none_and_the_browser_is_told(site: S
     assert "two cookies" not in (await ours.get("/ui/jobs")).text
 
 
-async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(
-    store: Store, tmp_path: Path
-) -> None:
-    authority = Authority(tmp_path)
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+async def secure_site(store: Store, tmp_path: Path, authority: Authority) -> AsyncIterator[Site]:
+    """Run one over TLS."""
     certificate, key = authority.certify("daemon")
     context = tls_context(Config(tls_cert=certificate, tls_key=key))
-    async for site in opened(store, tmp_path, asks=True, context=context):
-        browser = site.browser(authority.client())
-        cookie = (await browser.sign_in(await site.token())).headers["Set-Cookie"]
-        assert cookie.startswith(f"{SECURE_COOKIE}=")
-        assert "Secure" in cookie.split("; ")
-        assert (await browser.get("/ui/jobs")).status_code == 200
-        name = cookie.partition(";")[0].partition("=")[2]
-        headers = {"Cookie": f"{COOKIE}={name}"}  # as one that came in plain text
-        other = site.browser(authority.client())
-        assert (await other.http.get("/ui/jobs", headers=headers)).status_code == 303
+    async for one in opened(store, tmp_path, asks=True, context=context):
+        yield one
+
+
+async def test_over_tls_the_cookie_is_one_that_only_tls_may_set(
+    secure_site: Site, authority: Authority
+) -> None:
+    browser, other = (secure_site.browser(authority.client()) for _ in range(2))
+    cookie = (await browser.sign_in(await secure_site.token())).headers["Set-Cookie"]
+    name, _, secret = cookie.partition(";")[0].partition("=")
+    assert name == SECURE_COOKIE
+    assert "Secure" in cookie.split("; ")
+    assert (await browser.get("/ui/jobs")).status_code == 200
+    headers = {"Cookie": f"{COOKIE}={secret}"}  # as a service without TLS could set it
+    assert (await other.http.get("/ui/jobs", headers=headers)).status_code == 303
 
 
 async def test_a_wrong_secret_opens_nothing(site: Site) -> None:
