@@ -7,6 +7,8 @@ nothing is ever written through one. All of this blocks: it runs in a thread.
 
 import bz2
 import gzip
+import io
+import itertools
 import lzma
 import os
 import posixpath
@@ -15,6 +17,7 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import BinaryIO, Protocol
 
 import msgspec
@@ -24,7 +27,10 @@ from daemon.runner.artifacts.source import is_single
 _CHUNK = 256 * 1024
 _MODES = 0o755
 _MOST_BETWEEN = 1024 * 1024  # bytes
-_MOST_MEMORY = 256 * 1024 * 1024  # bytes that unpacking may take; `xz -9` needs 65 MiB
+_MOST_TABLE = 16 * 1024 * 1024  # bytes of a zip archive's table of contents
+_ENTRY = b"PK\x01\x02"  # each entry of it begins so
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of others the library unpacks all at once
+MOST_MEMORY = 256 * 1024 * 1024  # bytes that unpacking may take; `xz -9` needs 65 MiB
 _MAGIC = {b"\x1f\x8b": "gz", b"BZh": "bz2", b"\xfd7zXZ": "xz"}
 
 
@@ -87,7 +93,7 @@ class _Xz:
         while not piece:
             packed = b""
             if self._stream.eof:
-                packed = (self._stream.unused_data or self._file.read(_CHUNK)).lstrip(b"\0")
+                packed = self._next_part()
                 if not packed:
                     return b""
                 self._stream = _new_stream()
@@ -98,9 +104,15 @@ class _Xz:
             piece = self._stream.decompress(packed, size)
         return piece
 
+    def _next_part(self) -> bytes:
+        """Return how the next part begins, behind any padding; nothing at the end of the file."""
+        rest = iter(partial(self._file.read, _CHUNK), b"")
+        pieces = itertools.chain([self._stream.unused_data], rest)
+        return next(filter(None, (piece.lstrip(b"\0") for piece in pieces)), b"")
+
 
 def _new_stream() -> lzma.LZMADecompressor:
-    return lzma.LZMADecompressor(memlimit=_MOST_MEMORY)
+    return lzma.LZMADecompressor(memlimit=MOST_MEMORY)
 
 
 _OPENERS: dict[str, Callable[[BinaryIO], _Source]] = {
@@ -117,6 +129,32 @@ def _plain(file: BinaryIO) -> _Plain:
     file.seek(0)
     kind = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
     return _Plain(_OPENERS[kind](file))
+
+
+class _Zip(io.FileIO):
+    """A zip archive. The library makes an object of every entry before we see one.
+
+    It reads the table of contents at once, all else in pieces of no more than ours. What the
+    archive says of its table is not believed: whatever is read as one is counted.
+    """
+
+    def __init__(self, path: str, files: int) -> None:
+        super().__init__(path)
+        self._files = files
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or size <= _CHUNK:
+            return super().read(size)
+        if size > _MOST_TABLE:
+            raise BadArchive(f"a table of more than {_MOST_TABLE} bytes is in the archive")
+        table = super().read(size)
+        if table.count(_ENTRY) > self._files:
+            raise BadArchive(_too_many(self._files))
+        return table
+
+
+def _too_many(files: int) -> str:
+    return f"more than {files} files come out of the archive"
 
 
 class Unpacker:
@@ -175,12 +213,17 @@ class Unpacker:
                     raise BadArchive(f"{member.name!r} is neither a file nor a directory")
 
     def _zip(self, path: str) -> None:
-        with zipfile.ZipFile(path) as archive:
+        with _Zip(path, self._limits.files) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 mode = member.external_attr >> 16
                 if member.is_dir():
                     self._directory(member.filename)
                     continue
+                if member.compress_type not in _METHODS:
+                    raise BadArchive(
+                        f"{member.filename!r} is compressed by method {member.compress_type};"
+                        " a zip archive may store (0) or deflate (8)"
+                    )
                 with archive.open(member) as source:
                     if stat.S_ISLNK(mode):
                         self._link(
@@ -198,7 +241,7 @@ class Unpacker:
             raise BadArchive(f"{name!r} leads out of the archive")
         self._files += 1
         if self._files > self._limits.files:
-            raise BadArchive(f"more than {self._limits.files} files come out of the archive")
+            raise BadArchive(_too_many(self._limits.files))
         return f"{self._target}/{inner}"
 
     def _directory(self, name: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import lzma
 import os
+import struct
 import tarfile
 import zipfile
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +19,7 @@ import pytest
 import trio
 
 from daemon.reach import Forbidden
-from daemon.runner.artifacts.archive import Limits
+from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker
 from daemon.runner.artifacts.fetch import Fetcher, FetchFailed, Order, destination
 from daemon.runner.beneath import Escapes
 from daemon.runner.taskdir import directories
@@ -108,12 +109,22 @@ def tar(members: dict[str, bytes], *odd: tarfile.TarInfo, mode: str = "w:gz") ->
     return out.getvalue()
 
 
-def zipped(members: dict[str, bytes]) -> bytes:
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(out, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return out.getvalue()
+
+
+def table(names: list[str], said: int) -> bytes:
+    """Return a zip archive in its form for large ones: only the table, which has `said` entries."""
+    head = struct.pack("<4s6H3L5H2L", b"PK\1\2", *[0] * 9, len(names[0]), *[0] * 6)
+    entries = b"".join(head + name.encode() for name in names)
+    size = len(entries)
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, said, said, size, 0)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, size, 1)
+    return entries + end + locator + b"PK\5\6" + b"\0" * 4 + b"\xff" * 12 + b"\0" * 2
 
 
 def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
@@ -312,6 +323,41 @@ async def test_an_archive_gets_no_more_memory_than_unpacking_may_take(
     assert there(root) == []
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+async def test_a_zip_archive_is_only_stored_or_deflated(
+    site: Site, root: Path, method: int
+) -> None:
+    """Of another method the library would unpack a member in memory, however large."""
+    url = site.put("/a.zip", zipped({"f": b"x"}, method))
+    with pytest.raises(FetchFailed, match=f"'f' is compressed by method {method}") as told:
+        await fetcher().fetch(order(root, url))
+    assert not told.value.recoverable
+    assert there(root) == []
+
+
+@pytest.mark.parametrize("said", [1, 0], ids=["zip64", "zip64 that lies of how many"])
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ([f"{number:050}" for number in range(4000)], "more than 50 files come out"),
+        (["x" * 60_000] * 300, "a table of more than 16777216 bytes is in the archive"),
+    ],
+    ids=["many files", "long names"],
+)
+def test_the_table_of_a_zip_archive_has_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], said: int, words: str
+) -> None:
+    """No entry is made an object of before it is known how many there are."""
+    path = tmp_path / "a.zip"
+    path.write_bytes(table(names, said * len(names)))
+    made: list[object] = []
+    monkeypatch.setattr(zipfile, "ZipInfo", made.append)
+    unpacker = Unpacker(str(tmp_path), LIMITS, lambda: None)
+    with pytest.raises(BadArchive, match=words):
+        unpacker.unpack(str(path), "zip", "a.zip")
+    assert made == []
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, bytes])
 async def test_a_tar_archive_may_be_compressed_otherwise_than_its_name_says(
     site: Site, root: Path, compress: Callable[[bytes], bytes]
@@ -321,8 +367,9 @@ async def test_a_tar_archive_may_be_compressed_otherwise_than_its_name_says(
     assert there(root) == ["x"]
 
 
-async def test_a_file_may_be_compressed_in_parts(site: Site, root: Path) -> None:
-    body = lzma.compress(b"one ") + bytes(4) + lzma.compress(b"two")
+@pytest.mark.parametrize("padding", [4, MEGABYTE])
+async def test_a_file_may_be_compressed_in_parts(site: Site, root: Path, padding: int) -> None:
+    body = lzma.compress(b"one ") + bytes(padding) + lzma.compress(b"two") + bytes(padding)
     await fetcher().fetch(order(root, site.put("/a.txt.xz", body)))
     assert (root / "main/local/a.txt").read_bytes() == b"one two"
 
