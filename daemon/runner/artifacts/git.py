@@ -1,13 +1,15 @@
 """Cloning a repository that nobody vouches for, by the program git, within bounds.
 
-What is downloaded is bounded by the size that any of git's files may have, what comes out of it by
-counting its tree before it is checked out: a small repository may hold a tree without end. The
-program connects to the address that it is given and follows nothing; what it says is kept only in
-part.
+What is downloaded is bounded by the size that any of git's files may have and, as a server may send
+any number of them, by measuring them all from time to time; what comes out of it by counting its
+tree before it is checked out: a small repository may hold a tree without end. What is checked out is
+what was counted, changed by no attribute. The program's memory has a bound; it connects to the
+address that it is given and follows nothing; what it says is kept only in part.
 """
 
 import base64
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +19,22 @@ import msgspec
 import trio
 
 from daemon.reach import Forbidden
-from daemon.runner.artifacts.archive import BadArchive, Limits
+from daemon.runner.artifacts.archive import MOST_MEMORY, BadArchive, Limits
 from daemon.runner.artifacts.source import BadSource
+from daemon.runner.disk import Measuring
 from daemon.runner.http import HTTPFailed
 
 _SSH = "ssh -o StrictHostKeyChecking=accept-new -o BatchMode=yes"
 _KEPT = 4096  # bytes of what it says
 _LONGEST = 64 * 1024  # bytes of a name with its folders
 _BLOCK = 512  # bytes: the unit of a shell's bound
-_BOUNDED = 'ulimit -f "$0" && exec "$@"'
+_KILOBYTE = 1024
+_BOUNDED = 'ulimit -f "$0" && ulimit -d "$1" && shift && exec "$@"'
+_PACE = 1.0  # seconds from one look at what was downloaded to the next
+_PINS = (2, 37)  # the first git that knows http.curloptResolve; others ignore it and say nothing
+# Nothing is recoded or filtered: a tree has the size that was counted. An encoding can only be
+# unspecified, git refuses "-working-tree-encoding".
+_ATTRIBUTES = "* -text -ident -filter !working-tree-encoding\n"
 
 
 class Git:
@@ -61,28 +70,49 @@ class Git:
             f"http.curloptResolve={host}:{port}:{address}",
             "http.followRedirects=false",
             f"http.sslVerify={str(verify).lower()}",
+            # Larger files are copied through, not held in memory; each thread would hold its own.
+            "core.bigFileThreshold=16m",
+            "pack.threads=1",
         ]
         self._words = [program, *(word for one in settings for word in ("-c", one))]
 
     async def clone(self, url: str, target: str, ref: str, depth: str, limits: Limits) -> None:
         """Bring a revision of a repository into a new directory.
 
-        Raises `HTTPFailed` or `BadArchive`.
+        Raises `HTTPFailed`, `BadArchive` or `Forbidden`.
         """
+        if url.startswith("http"):
+            await self._check_version()
         words = ["clone", "--quiet", "--no-checkout"]
         if depth:
             words += ["--depth", depth, *(["--branch", ref] if ref else [])]
         most = limits.bytes // _BLOCK + 1
-        await self._run([*words, "--", url, target], most)
+        too_much = partial(_is_larger, target, limits.bytes)
+        if await self._run([*words, "--", url, target], most, growing=too_much):
+            raise BadArchive(f"more than {limits.bytes} bytes come from the repository")
         here = ["-C", target]
         revision = "HEAD" if depth or not ref else await self._revision(here, ref, most)
         tree = _Tree(limits)
-        await self._run([*here, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough)
-        if tree.is_enough(b""):
+        if await self._run([*here, "ls-tree", "-r", "-l", "-z", revision], most, tree.is_enough):
             raise BadArchive(
                 f"more than {limits.files} files or {limits.bytes} bytes are in the repository"
             )
+        await trio.to_thread.run_sync(_keep_as_counted, target)
         await self._run([*here, "checkout", "--quiet", "--detach", revision], most)
+
+    async def _check_version(self) -> None:
+        """Raise `Forbidden` for a git that would ask by itself where a host is."""
+        command = [self._words[0], "--version"]
+        done = await trio.run_process(
+            command, env=self.environment, check=False, capture_stdout=True
+        )
+        found = re.search(rb"(\d+)\.(\d+)", done.stdout)
+        if found is None or (int(found[1]), int(found[2])) < _PINS:
+            version = done.stdout.decode(errors="replace").strip() or "git of no known version"
+            raise Forbidden(
+                f"{version} on this node cannot be held to one address of a host:"
+                f" a repository over http needs git {_PINS[0]}.{_PINS[1]} or newer"
+            )
 
     async def _revision(self, here: Sequence[str], ref: str, most: int) -> str:
         """Return a revision that a name stands for: of a branch, a tag or itself."""
@@ -95,19 +125,27 @@ class Git:
         return f"origin/{ref}"
 
     async def _run(
-        self, words: Sequence[str], most: int, enough: Callable[[bytes], bool] | None = None
-    ) -> None:
-        """Run it to its end, or until enough was read. Raises `HTTPFailed` with what it said."""
+        self,
+        words: Sequence[str],
+        most: int,
+        enough: Callable[[bytes], bool] = lambda _: False,
+        growing: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Run it to its end, or until enough was read or has grown; tell whether it was enough.
+
+        Raises `HTTPFailed` with what it said.
+        """
         said = bytearray()
 
         def keep(piece: bytes) -> bool:
             said.extend(piece[: _KEPT - len(said)])
             return False
 
+        bounds = (str(most), str(MOST_MEMORY // _KILOBYTE))
         async with trio.open_nursery() as nursery:
             start = partial(
                 trio.run_process,
-                ["/bin/sh", "-c", _BOUNDED, str(most), *self._words, *words],
+                ["/bin/sh", "-c", _BOUNDED, *bounds, *self._words, *words],
                 env=self.environment,
                 check=False,
                 stdin=b"",
@@ -116,11 +154,41 @@ class Git:
             )
             process: trio.Process = await nursery.start(start)
             nursery.start_soon(_read, process.stderr, keep)
-            if await _read(process.stdout, enough or (lambda _: False)):
+            nursery.start_soon(_watch, process, growing, nursery.cancel_scope)
+            if await _read(process.stdout, enough):
                 nursery.cancel_scope.cancel()
-        if process.returncode and not nursery.cancel_scope.cancel_called:
+        if nursery.cancel_scope.cancel_called:
+            return True
+        if process.returncode:
             text = said.decode(errors="replace").strip()
             raise HTTPFailed(f"git: {text or f'it ended with status {process.returncode}'}")
+        return False
+
+
+async def _watch(
+    process: trio.Process, growing: Callable[[], bool], scope: trio.CancelScope
+) -> None:
+    """Look from time to time, and at its end, whether it has grown too large; if so, cancel."""
+    while process.returncode is None:
+        with trio.move_on_after(_PACE):
+            await process.wait()
+        if await trio.to_thread.run_sync(growing):
+            scope.cancel()
+            return
+
+
+def _is_larger(folder: str, most: int) -> bool:
+    """Tell whether what is below a folder takes more than so many bytes."""
+    measuring = Measuring(folder)
+    while measuring.used <= most and not measuring.step():
+        pass
+    return measuring.used > most
+
+
+def _keep_as_counted(repository: str) -> None:
+    os.makedirs(f"{repository}/.git/info", exist_ok=True)
+    with open(f"{repository}/.git/info/attributes", "w", encoding="utf-8") as file:
+        file.write(_ATTRIBUTES)
 
 
 async def _read(stream: trio.abc.ReceiveStream | None, enough: Callable[[bytes], bool]) -> bool:

@@ -3,15 +3,20 @@
 import base64
 import os
 import shutil
+import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
-from daemon.runner.artifacts.fetch import FetchFailed
-from daemon.runner.artifacts.git import Git
+from daemon.runner.artifacts import git
+from daemon.runner.artifacts.archive import Limits
+from daemon.runner.artifacts.fetch import Fetcher, FetchFailed
 from tests.parts.runner.test_artifacts import MEGABYTE, Site, fetcher, order, root, site, there
+from tests.patience import HAPPENS_WITHIN
 
 __all__ = ["root", "site"]  # fixtures
 
@@ -45,6 +50,12 @@ class Repository:
         self.git("commit", "-qm", text[:10])
         return self.git("rev-parse", "HEAD")
 
+    def write(self, content: bytes, name: str) -> None:
+        """Commit a file as it is, whatever the repository's attributes wish."""
+        blob = self.git("hash-object", "-w", "--stdin", said=content)
+        self.git("update-index", "--add", "--cacheinfo", f"100644,{blob},{name}")
+        self.git("commit", "-qm", name)
+
     def show(self, site: Site, at: str = "/r.git") -> str:
         self.git("update-server-info")
         folder = self.path / ".git"
@@ -52,6 +63,10 @@ class Repository:
             if path.is_file():
                 site.put(f"{at}/{path.relative_to(folder)}", path.read_bytes())
         return f"git::{site.url(at)}"
+
+
+def patient(**fields: Any) -> Fetcher:
+    return fetcher(seconds=HAPPENS_WITHIN, **fields)
 
 
 @pytest.fixture
@@ -152,16 +167,116 @@ async def test_a_tree_is_counted_before_it_is_written(
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes"), (None, "git: ")],
+    [
+        ("x" * 5 * MEGABYTE, "more than 50 files or 4194304 bytes are in the repository"),
+        (None, f"died of signal {signal.SIGXFSZ.value}"),
+    ],
     ids=["when it is unpacked", "as it comes"],
 )
 async def test_a_repository_has_a_bound(
-    site: Site, root: Path, repository: Repository, content: Any, words: str
+    site: Site,
+    root: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    content: Any,
+    words: str,
 ) -> None:
+    """No file of it may be larger than all of it, however rarely it is measured."""
+    monkeypatch.setattr(git, "_PACE", 10 * HAPPENS_WITHIN)
     repository.commit(content or os.urandom(5 * MEGABYTE).hex())
     with pytest.raises(FetchFailed, match=words):
-        await fetcher().fetch(order(root, repository.show(site)))
+        await patient().fetch(order(root, repository.show(site)))
     assert there(root) == []
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["at its end", "while more comes"])
+async def test_many_files_of_a_repository_have_a_bound_together(
+    site: Site, root: Path, repository: Repository, ends: bool
+) -> None:
+    for number in range(6):
+        repository.commit(os.urandom(MEGABYTE // 2).hex(), f"f{number}")
+    last = repository.git("rev-parse", "HEAD:f0")
+    for number in range(6):
+        repository.commit(os.urandom(MEGABYTE // 2).hex(), f"f{number}")
+    url = repository.show(site)
+    if not ends:
+        site.pages[f"/r.git/objects/{last[:2]}/{last[2:]}"] = b"hang"
+    words = "more than 4194304 bytes come from the repository"
+    with pytest.raises(FetchFailed, match=words) as told:
+        await patient().fetch(order(root, url))
+    assert not told.value.recoverable
+    assert there(root) == []
+
+
+async def test_git_gets_no_more_memory_than_unpacking_may_take(
+    site: Site, root: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file may be larger, it is only copied; what git has to hold may not."""
+    monkeypatch.setattr(git, "MOST_MEMORY", 32 * MEGABYTE)
+    limits = Limits(bytes=100 * MEGABYTE, files=50)
+    repository.commit("x" * 40 * MEGABYTE)
+    repository.git("repack", "-adq")
+    await patient(limits=limits).fetch(order(root, repository.show(site)))
+    assert (root / "main/local/f").stat().st_size == 40 * MEGABYTE
+    repository.commit("y")
+    repository.git("commit", "-q", "--amend", "-F", "-", said=b"x" * 40 * MEGABYTE)
+    with pytest.raises(FetchFailed, match="Out of memory"):
+        await patient(limits=limits).fetch(order(root, repository.show(site)))
+
+
+async def test_a_tree_is_written_as_it_was_counted(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    """A repository may wish for its files in a larger encoding, with longer ends of lines or marks."""
+    wishes = "a working-tree-encoding=UTF-32\nb text eol=crlf\nc ident\n"
+    repository.commit(wishes, ".gitattributes")
+    content = {"a": b"words", "b": b"one\ntwo\n", "c": b"$Id$"}
+    for name, one in content.items():
+        repository.write(one, name)
+    await fetcher().fetch(order(root, repository.show(site)))
+    assert {name: (root / "main/local" / name).read_bytes() for name in content} == content
+
+
+class Elsewhere(trio.abc.HostnameResolver):
+    """Names that only we know, all of this machine."""
+
+    async def getaddrinfo(self, host: Any, port: Any, *rest: Any) -> Any:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", int(port)))]
+
+    async def getnameinfo(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+
+async def test_git_asks_the_address_that_was_looked_at(
+    site: Site, root: Path, repository: Repository
+) -> None:
+    """For git itself the name means nothing; and it could mean another address by then."""
+    repository.commit("data")
+    trio.socket.set_custom_hostname_resolver(Elsewhere())
+    url = repository.show(site).replace("127.0.0.1", "no.such.invalid")
+    await fetcher().fetch(order(root, url))
+    assert there(root) == ["f"]
+
+
+@pytest.mark.parametrize("said", ["git version 2.36.6", "git version 1.99", ""])
+async def test_a_git_that_would_ask_again_is_not_used(
+    site: Site,
+    root: Path,
+    repository: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+) -> None:
+    repository.commit("data")
+    program = root.parent / "bin/git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho {said}\n")
+    program.chmod(0o755)
+    url = repository.show(site)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    words = f"{said or 'git of no known version'} on this node .* needs git 2.37 or newer"
+    with pytest.raises(FetchFailed, match=words) as told:
+        await fetcher().fetch(order(root, url))
+    assert not told.value.recoverable
 
 
 async def test_a_link_in_a_repository_leads_nowhere_else(
@@ -177,8 +292,8 @@ async def test_a_link_in_a_repository_leads_nowhere_else(
 
 def test_a_key_is_kept_to_ourselves(tmp_path: Path) -> None:
     key = base64.b64encode(b"key").decode()
-    git = Git(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
+    made = git.Git(str(tmp_path), ("h", 22, "192.0.2.1"), key, verify=True)
     assert (tmp_path / "key").read_bytes() == b"key"
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
-    command = git.environment["GIT_SSH_COMMAND"]
+    command = made.environment["GIT_SSH_COMMAND"]
     assert command.endswith(f"-o HostName=192.0.2.1 -i {tmp_path}/key")
