@@ -1,6 +1,6 @@
-"""Fetch what the web interface and its tests take from others: `python packaging/vendor/fetch.py`.
+"""Fetch what the web interface and its tests take from others: `packaging/vendor/fetch.py [PACKAGE...]`.
 
-Each package comes from the npm registry in the version that `packages.toml` names, and is refused if
+All packages if none is named. Each comes from the npm registry in the version that `packages.toml` names, and is refused if
 it is not what stands there. It needs nothing but Python, and nothing of it is executed.
 """
 
@@ -31,17 +31,22 @@ def fetched(package: dict[str, Any]) -> bytes:
     """Return the archive of a package. Ends the program if it is another than it should be."""
     name, version = package["name"], package["version"]
     address = f"{REGISTRY}/{name}/-/{name.rpartition('/')[2]}-{version}.tgz"
-    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310  # https only
-        archive: bytes = answer.read()
+    try:
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:  # noqa: S310  # https only
+            archive: bytes = answer.read()
+    except OSError as error:
+        sys.exit(f"{address} cannot be fetched: {error}")
     found = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()
     if found != package["integrity"]:
         sys.exit(f"{address} is {found}, not what packages.toml says")
     return archive
 
 
-def main() -> None:
-    """Write the files, each if it is what it should be."""
+def main(names: list[str]) -> None:
+    """Write the files of the packages, each if it is what it should be."""
     for package in packages():
+        if names and package["name"] not in names:
+            continue
         target = ROOT / package.get("to", STATIC)
         target.mkdir(exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(fetched(package))) as archive:
@@ -55,4 +60,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
