@@ -79,7 +79,7 @@ async def test_children_are_told_apart_while_they_live(steward: Steward) -> None
 
 
 async def test_the_same_values_come_as_json(steward: Steward) -> None:
-    await steward.run_job(job("web"))
+    await steward.run_job(job("web", longest=600, Type="batch"))
     shown = await steward.get("/v1/metrics")
     gauges = {one["Name"]: one for one in shown["Gauges"]}
     running = gauges["nomad.nomad.job_summary.running"]
