@@ -4,7 +4,7 @@ import gc
 import sys
 from typing import TYPE_CHECKING
 
-from daemon.cli.dashes import two_dashes
+from daemon.dashes import two_dashes
 
 if TYPE_CHECKING:
     from daemon.cli.parser import CommandLine

@@ -32,6 +32,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": (),
     "daemon.clock": (),
     "daemon.config": (*NOUNS, "daemon.offered"),
+    "daemon.dashes": (),
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
     "daemon.journal": (),
@@ -135,7 +136,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.runner.http",
         "daemon.variables.change",
     ),
-    "daemon.cli": (*NOUNS, "daemon.version", "daemon.wording", "daemon.jobspec"),
+    "daemon.cli": (*NOUNS, "daemon.dashes", "daemon.version", "daemon.wording", "daemon.jobspec"),
     "daemon.operator": (
         *STORAGE,
         "daemon.config",

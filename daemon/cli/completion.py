@@ -20,9 +20,9 @@ from click.shell_completion import (
 from click.types import StringParamType
 
 from daemon.cli.client import Client, Connection
-from daemon.cli.dashes import short_option, two_dashes
 from daemon.cli.options import usual_address
 from daemon.cli.secret import ASK, find_token
+from daemon.dashes import short_option, two_dashes
 from storage.errors import StewardError
 from storage.records.search import SearchRequest
 

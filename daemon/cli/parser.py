@@ -15,7 +15,7 @@ from typing import NoReturn, Union
 
 import click
 
-from daemon.cli.dashes import short_option
+from daemon.dashes import short_option
 from daemon.version import VERSION
 from storage.errors import StewardError
 

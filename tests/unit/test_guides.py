@@ -13,7 +13,7 @@ import pytest
 
 from daemon.__main__ import command_line
 from daemon.acl import policies
-from daemon.cli.dashes import short_option, two_dashes
+from daemon.dashes import short_option, two_dashes
 from daemon.jobspec.canonicalize import canonicalize
 from daemon.jobspec.validate import validate
 from tests.unit.jobspec import golden

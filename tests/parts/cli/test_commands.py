@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from daemon.cli.dashes import two_dashes
+from daemon.dashes import two_dashes
 from storage.records.allocation import (
     AllocatedCPU,
     AllocatedMemory,

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from daemon.__main__ import command_line
-from daemon.cli.dashes import short_option, two_dashes
+from daemon.dashes import short_option, two_dashes
 
 # These speak with a terminal, hand on what a program prints, or set up this machine.
 WITHOUT_JSON = {

@@ -4,8 +4,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from daemon.cli.dashes import short_option
 from daemon.cli.parser import COMMANDS, CommandLine
+from daemon.dashes import short_option
 from storage.errors import NotFound
 
 
