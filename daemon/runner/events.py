@@ -229,6 +229,16 @@ def downloading(now: int) -> TaskEvent:
     )
 
 
+def arrived(now: int, source: str, size: int) -> TaskEvent:
+    """Return: so many bytes of something that the task brings along are there, and more is to come."""
+    return TaskEvent(
+        type="Downloading Artifacts",
+        time=now,
+        display_message=f"Client is downloading artifacts: {size // 1_000_000} MB so far of {source}",
+        details={"artifact": source, "bytes": str(size)},
+    )
+
+
 def download_failed(now: int, reason: str) -> TaskEvent:
     """Return: something that the task brings along could not be had."""
     return _because("Failed Artifact Download", now, "download_error", reason)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from daemon.runner.templates import Templates
 
 _RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
+_TELL_AGAIN = 15 * SECOND  # from one event about a long download to the next
 
 
 def places_of(host: Host, instance: Instance, task: Task) -> Directories:
@@ -52,6 +53,21 @@ def environment_of(host: Host, instance: Instance, task: Task) -> dict[str, str]
         host.values,
         parent_cgroup=host.parent_cgroup,
     )
+
+
+def telling(
+    source: str, now: Callable[[], int], note: Callable[[TaskEvent], None]
+) -> Callable[[int], None]:
+    """Return what takes how many bytes of an artifact are there, and notes it now and then."""
+    told = now()
+
+    def tell(size: int) -> None:
+        nonlocal told
+        if now() >= told + _TELL_AGAIN:
+            told = now()
+            note(events.arrived(told, source, size))
+
+    return tell
 
 
 def owner_of(host: Host, task: Task) -> Owner | None:
@@ -251,6 +267,7 @@ class Provisions:
             base=task.name,
             places=places_of(host, self._instance(), task),
             owner=owner_of(host, task) if artifact.chown else None,
+            arrived=telling(artifact.getter_source, self._now, self._note),
         )
 
     # ---- while it runs ---------------------------------------------------------------------------

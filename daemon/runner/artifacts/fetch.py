@@ -8,7 +8,7 @@ whatever is larger, takes longer or is more than the limits allow.
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from urllib.parse import urljoin, urlsplit, urlunsplit
@@ -59,6 +59,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     base: str  # the task's directory, below the root: what a relative destination begins at
     places: Directories  # as the task sees them: what an absolute destination begins with
     owner: Owner | None = None  # the task's user, when the files are to be that one's
+    arrived: Callable[[int], None] = lambda _: None  # told how many bytes are there, as they come
 
 
 class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +114,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
         async with self._opened(source.url, headers, verify=verify) as (_, answer):
             if answer.status not in _GOOD:
                 raise HTTPFailed(f"bad response code: {answer.status}")
-            await self._store(answer, path)
+            await self._store(answer, path, order.arrived)
 
     @asynccontextmanager
     async def _opened(
@@ -129,7 +130,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
             url, headers = _moved(url, answer.headers["location"], headers)
         raise HTTPFailed(f"stopped after {_REDIRECTS} redirects")
 
-    async def _store(self, answer: http.Reply, path: str) -> None:
+    async def _store(self, answer: http.Reply, path: str, arrived: Callable[[int], None]) -> None:
         said = answer.headers.get("content-length", "")
         if said.isdecimal() and whole(said) > self.limits.bytes:
             raise BadArchive(f"it has {said} bytes, more than {self.limits.bytes}")
@@ -140,6 +141,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
                 if size > self.limits.bytes:
                     raise BadArchive(f"it has more than {self.limits.bytes} bytes")
                 file.write(piece)
+                arrived(size)
 
     def permit(self, address: str, port: int) -> None:
         """Raise `Forbidden` for what no task may reach through the daemon."""

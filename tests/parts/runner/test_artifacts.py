@@ -164,6 +164,15 @@ async def test_a_file_is_fetched_into_the_tasks_directory(site: Site, root: Path
     assert sorted(os.listdir(root)) == ["alloc", "main"]
 
 
+async def test_what_has_come_so_far_is_told(site: Site, root: Path) -> None:
+    sizes: list[int] = []
+    body = os.urandom(MEGABYTE)
+    wanted = order(root, site.put("/big", body))
+    await fetcher().fetch(msgspec.structs.replace(wanted, arrived=sizes.append))
+    assert sizes == sorted(sizes)
+    assert sizes[-1] == len(body)
+
+
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
