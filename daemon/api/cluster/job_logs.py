@@ -6,6 +6,7 @@ mixed as they grow, and so are those of allocations that begin meanwhile.
 
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import trio
@@ -14,7 +15,7 @@ from daemon.api.cluster.find import find_group
 from daemon.api.cluster.log_sources import has_ended, of_group
 from daemon.api.cluster.logs import flag, number, origin
 from daemon.runner import kept_logs
-from daemon.runner.logs import TaskLog
+from daemon.runner.logs import Chunk, TaskLog
 from daemon.runner.pace import following
 from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply
@@ -23,11 +24,13 @@ from storage.errors import Malformed, NotFound
 from storage.queries import allocations, jobs
 from storage.records.allocation import Allocation
 from storage.records.job import JobStatus
+from storage.records.task import LogConfig
 
 _LONGEST = 64 * 1024  # bytes of a line that is waited for; a longer one is cut
 _SHOWN = 8  # digits of an allocation
 
 Key = tuple[str, str, str]  # allocation, task, kind
+Find = Callable[[], TaskLog]
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,55 +116,60 @@ class Merged:
         self._index = index
         found = self._store.read(lambda db: allocations.of_job(db, *self._job))
         for allocation in sorted(found, key=lambda one: one.create_index):
-            for key, log in self._logs(allocation):
+            for key, find in self._logs(allocation):
                 if key not in self._seen:
                     self._seen.add(key)
-                    self._open[key] = self._tail(key, log)
+                    self._open[key] = self._tail(key, find)
 
-    def _logs(self, allocation: Allocation) -> Iterator[tuple[Key, TaskLog]]:
-        alloc_id, config = allocation.id, self._config
+    def _logs(self, allocation: Allocation) -> Iterator[tuple[Key, Find]]:
+        alloc_id = allocation.id
         _, group = self._store.read(partial(find_group, alloc_id=alloc_id))
-        directory = kept_logs.directory_of(config.alloc_dir, config.logs_dir, alloc_id)
         try:
-            source = of_group(allocation, group, directory)
+            source = of_group(allocation, group, self._directory(alloc_id))
         except NotFound:  # they are not kept any more
             return
-        for task in source.tasks:
+        for task, config in source.tasks.items():
             for kind in self._wanted.kinds:
                 if self._wanted.task in ("", task):
-                    yield (alloc_id, task, kind), source.log(task, kind)
+                    yield (alloc_id, task, kind), partial(self._log, alloc_id, task, kind, config)
 
-    def _tail(self, key: Key, log: TaskLog) -> "Tail":
+    def _directory(self, alloc_id: str) -> Path:
+        return kept_logs.directory_of(self._config.alloc_dir, self._config.logs_dir, alloc_id)
+
+    def _log(self, alloc_id: str, task: str, kind: str, config: LogConfig) -> TaskLog:
+        return TaskLog(str(self._directory(alloc_id)), task, kind, config)
+
+    def _tail(self, key: Key, find: Find) -> "Tail":
         alloc_id, task, _ = key
         return Tail(
             label=f"{alloc_id[:_SHOWN]} {task} | ".encode(),
-            log=log,
-            position=log.locate(self._wanted.begin, self._wanted.offset),
+            find=find,
+            position=find().locate(self._wanted.begin, self._wanted.offset),
             contains=self._wanted.contains,
             is_over=lambda: has_ended(self._store, alloc_id, task),
         )
 
 
 class Tail:
-    """One log as it is read: in whole lines."""
+    """One log as it is read: in whole lines. `find` returns it where it lies at the moment."""
 
     def __init__(
         self,
         *,
         label: bytes,
-        log: TaskLog,
+        find: Find,
         position: int,
         contains: bytes,
         is_over: Callable[[], bool],
     ) -> None:
         self.is_over = is_over
         self._label, self._contains = label, contains
-        self._log, self._position = log, position
+        self._find, self._log, self._position = find, find(), position
         self._rest = b""
 
     def pieces(self, *, is_last: bool) -> Iterator[bytes]:
         """Yield the lines that are there; the last one has no end, unless more may come."""
-        while (chunk := self._log.read(self._position)) is not None:
+        while (chunk := self._next()) is not None:
             self._position = chunk.end
             *lines, self._rest = (self._rest + chunk.data).split(b"\n")
             if len(self._rest) > _LONGEST:
@@ -171,6 +179,14 @@ class Tail:
             lines, self._rest = [self._rest], b""
             if text := self._shown(lines):
                 yield text
+
+    def _next(self) -> Chunk | None:
+        """Return what comes next, also of logs that were put aside since they were found."""
+        chunk = self._log.read(self._position)
+        if chunk is None and (found := self._find()).path != self._log.path:
+            self._log = found
+            chunk = found.read(self._position)
+        return chunk
 
     def _shown(self, lines: list[bytes]) -> bytes:
         return b"".join(b"%b%b\n" % (self._label, line) for line in lines if self._contains in line)
