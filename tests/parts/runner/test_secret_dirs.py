@@ -59,7 +59,8 @@ async def test_secrets_lie_in_memory_until_the_allocation_ends(world: World, pip
 
 async def test_a_task_without_secrets_has_a_plain_directory(world: World, pipe: Pipe) -> None:
     await world.place(waiting(pipe, templates=None))
-    assert await pipe.line() != "tmpfs"
+    assert await pipe.line()
+    assert mounted(str(world.config.data_dir)) == []
 
 
 async def test_the_next_daemon_finds_them_and_ends_them(
