@@ -11,7 +11,7 @@ import httpx
 
 from tests.fakes import fakecloud
 from tests.wire import replay
-from tests.wire.scenarios import Failures, daemon
+from tests.wire.scenarios import OUTSIDE, Failures, daemon
 
 CLIENT_ID = "c1000000-0000-4000-8000-000000000001"
 CLIENT_SECRET = "fake-client-secret-1"  # noqa: S105  # of a cloud that is none
@@ -29,7 +29,9 @@ ENVIRONMENT = {
 def cloud() -> Iterator[str]:
     """Run a cloud; yields its address."""
     process = subprocess.Popen(
-        [sys.executable, fakecloud.__file__, "--port", "0"], stdout=subprocess.PIPE
+        [sys.executable, fakecloud.__file__, "--port", "0"],
+        stdout=subprocess.PIPE,
+        env=OUTSIDE,
     )
     try:
         assert process.stdout is not None

@@ -51,30 +51,39 @@ def names_in(file: str) -> set[str]:
     return {line.split()[0] for line in lines if line.strip() and not line.startswith("#")}
 
 
+# Read once: scenarios run in threads, and pytest changes its own meanwhile.
+OUTSIDE = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("STEWARD_", "NOMAD_", "PYTEST_CURRENT_TEST"))
+}
+
+
 @contextmanager
 def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
     """Run a daemon; yields its address."""
-    with tempfile.TemporaryDirectory(prefix="steward-wire-") as directory:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("STEWARD_", "NOMAD_"))}
-        with (Path(directory) / "daemon.log").open("wb") as log:
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
-                    *("--data-dir", f"{directory}/data", *NODE, *flags),
-                ],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**kept, **environment},
-            )
-            try:
-                assert process.stdout is not None
-                yield process.stdout.readline().decode().rpartition(" ")[2].strip()
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(10)
-                assert process.stdout is not None
-                process.stdout.close()
-            assert check(Path(directory) / "data") == []
+    with (
+        tempfile.TemporaryDirectory(prefix="steward-wire-") as directory,
+        (Path(directory) / "daemon.log").open("wb") as log,
+    ):
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
+                *("--data-dir", f"{directory}/data", *NODE, *flags),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**OUTSIDE, **environment},
+        )
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().decode().rpartition(" ")[2].strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(10)
+            assert process.stdout is not None
+            process.stdout.close()
+        assert check(Path(directory) / "data") == []
 
 
 def run_scenario(scenario: Mapping[str, Any], known: set[str]) -> Failures:
