@@ -166,7 +166,7 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
             url = await self._repository(url, verify=verify)
         git = Git(workshop, await self._address_of(url), source.options.get("sshkey", ""), verify)
         target = f"{workshop}/{_FETCHED}/tree"
-        await git.clone(url, target, ref, depth, self.limits)
+        await git.clone(url, target, ref, depth, self.limits, order.arrived)
         await trio.to_thread.run_sync(partial(place.discard, f"{target}/.git"))
 
     async def _repository(self, url: str, *, verify: bool) -> str:

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -35,6 +35,10 @@ _PINS = (2, 37)  # the first git that knows http.curloptResolve; others ignore i
 # Nothing is recoded or filtered: a tree has the size that was counted. An encoding can only be
 # unspecified, git refuses "-working-tree-encoding".
 _ATTRIBUTES = "* -text -ident -filter !working-tree-encoding\n"
+
+
+async def _nothing() -> bool:
+    return False
 
 
 class Git:
@@ -76,10 +80,18 @@ class Git:
         ]
         self._words = [program, *(word for one in settings for word in ("-c", one))]
 
-    async def clone(self, url: str, target: str, ref: str, depth: str, limits: Limits) -> None:
+    async def clone(
+        self,
+        url: str,
+        target: str,
+        ref: str,
+        depth: str,
+        limits: Limits,
+        arrived: Callable[[int], None],
+    ) -> None:
         """Bring a revision of a repository into a new directory.
 
-        Raises `HTTPFailed`, `BadArchive` or `Forbidden`.
+        `arrived` is told from time to time how many bytes of it are there. Raises `HTTPFailed`, `BadArchive` or `Forbidden`.
         """
         if url.startswith("http"):
             await self._check_version()
@@ -87,8 +99,13 @@ class Git:
         if depth:
             words += ["--depth", depth, *(["--branch", ref] if ref else [])]
         most = limits.bytes // _BLOCK + 1
-        too_much = partial(_is_larger, target, limits.bytes)
-        if await self._run([*words, "--", url, target], most, growing=too_much):
+
+        async def is_too_much() -> bool:
+            used = await trio.to_thread.run_sync(_size, target, limits.bytes)
+            arrived(used)
+            return used > limits.bytes
+
+        if await self._run([*words, "--", url, target], most, growing=is_too_much):
             raise BadArchive(f"more than {limits.bytes} bytes come from the repository")
         here = ["-C", target]
         revision = "HEAD" if depth or not ref else await self._revision(here, ref, most)
@@ -129,7 +146,7 @@ class Git:
         words: Sequence[str],
         most: int,
         enough: Callable[[bytes], bool] = lambda _: False,
-        growing: Callable[[], bool] = lambda: False,
+        growing: Callable[[], Awaitable[bool]] = _nothing,
     ) -> bool:
         """Run it to its end, or until enough was read or has grown; tell whether it was enough.
 
@@ -166,23 +183,23 @@ class Git:
 
 
 async def _watch(
-    process: trio.Process, growing: Callable[[], bool], scope: trio.CancelScope
+    process: trio.Process, growing: Callable[[], Awaitable[bool]], scope: trio.CancelScope
 ) -> None:
     """Look from time to time, and at its end, whether it has grown too large; if so, cancel."""
     while process.returncode is None:
         with trio.move_on_after(_PACE):
             await process.wait()
-        if await trio.to_thread.run_sync(growing):
+        if await growing():
             scope.cancel()
             return
 
 
-def _is_larger(folder: str, most: int) -> bool:
-    """Tell whether what is below a folder takes more than so many bytes."""
+def _size(folder: str, most: int) -> int:
+    """Return the bytes that all below a folder takes; it is not looked on when they are too many."""
     measuring = Measuring(folder)
     while measuring.used <= most and not measuring.step():
         pass
-    return measuring.used > most
+    return measuring.used
 
 
 def _keep_as_counted(repository: str) -> None:

@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -81,6 +82,14 @@ async def test_a_repository_comes_without_its_history(
     await fetcher().fetch(order(root, repository.show(site)))
     assert there(root) == ["d", "d/f"]
     assert (root / "main/local/d/f").read_text() == "data"
+
+
+async def test_what_has_come_so_far_is_told(site: Site, root: Path, repository: Repository) -> None:
+    repository.commit("data")
+    sizes: list[int] = []
+    wanted = order(root, repository.show(site))
+    await fetcher().fetch(msgspec.structs.replace(wanted, arrived=sizes.append))
+    assert sizes[-1] > 0  # there is a look at the end
 
 
 async def test_a_revision_is_a_branch_a_tag_or_itself(
