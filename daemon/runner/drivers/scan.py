@@ -15,6 +15,7 @@ that leaves most of a processor to others.
 import os
 import signal
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -180,13 +181,21 @@ def _is_meant(process: Process, mark: Mark) -> bool:
 def look() -> list[Process]:
     """Return all processes that are alive."""
     own = os.getpid()
-    pids = [int(name) for name in os.listdir(_PROC) if name.isdecimal()]
-    return [found for pid in pids if pid != own and (found := _process(pid)) is not None]
+    return [found for pid in _pids() if pid != own and (found := _process(pid)) is not None]
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(_PROC) if name.isdecimal()]
 
 
 def session(leader: int) -> list[int]:
     """Return the processes of a session, named by the process that leads it."""
-    return [process.pid for process in look() if process.session == leader]
+    found = []
+    for pid in _pids():
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
 
 
 def look_at_orphans() -> list[Process]:
