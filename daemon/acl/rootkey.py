@@ -21,6 +21,7 @@ from typing import Protocol
 
 from daemon.config import Config
 from storage.errors import Invalid
+from storage.schema import sync
 
 KEY_SIZE = 32
 MIN_PASSPHRASE = 12  # characters
@@ -122,7 +123,7 @@ class KeyFile:
     def finish(self) -> None:
         """Put the new key in the place of the old one."""
         self._next.replace(self.path)
-        _sync(self.path.parent)
+        sync(self.path.parent)
 
 
 def find_source(config: Config, environment: Mapping[str, str], ask: Ask) -> KeySource:
@@ -207,7 +208,7 @@ def _write(path: Path, key: bytes) -> RootKey:
             file.flush()
             os.fsync(descriptor)
         unfinished.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise Invalid(
             f"cannot write the key file {path}: {error.strerror}; name another place with --key-file"
@@ -217,11 +218,3 @@ def _write(path: Path, key: bytes) -> RootKey:
 
 def _unfinished(path: Path) -> Path:
     return path.with_name(f"{path.name}.unfinished")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
