@@ -31,9 +31,9 @@ _SECRET_NAMES = re.compile(_TELLING, re.IGNORECASE)
 # What looks like a secret in a text, and what stands there instead.
 _TELLTALES: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(?<=://)[^/\s@]+@"), ""),
-    (re.compile(r"""(://[^\s?"'<>]*)\?[^\s"'<>]*"""), rf"\1?{_REMOVED}"),
+    (re.compile(r"""(://[^\s?"'<>]{0,2000})\?[^\s"'<>]*"""), rf"\1?{_REMOVED}"),
     (
-        re.compile(rf"""(?i)([\w.-]*(?:{_TELLING})[\w.-]*=)("[^"]*"|'[^']*'|[^\s,;&]+)"""),
+        re.compile(rf"""(?i)((?:{_TELLING})[\w.-]{{0,99}}=)("[^"]*"|'[^']*'|[^\s,;&]+)"""),
         rf"\1{_REMOVED}",
     ),
     (re.compile(r"(?i)\b(bearer|basic) [\w.~+/=-]+"), rf"\1 {_REMOVED}"),

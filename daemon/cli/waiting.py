@@ -21,6 +21,7 @@ from storage.errors import StewardError
 from storage.records.allocation import TaskPhase, TaskStateWithEvents
 
 EXIT_TIMED_OUT = 124  # as timeout(1) ends
+_LONGEST = 64 * 1024  # bytes of a line that is waited for
 _SIGNALLED = 128  # a shell adds the number of the signal
 _ENDED, _OVERTIME = "Terminated", "Max Run Duration Exceeded"
 
@@ -146,10 +147,15 @@ def _begun(lines: Sequence[AllocationLine]) -> Iterator[tuple[str, str]]:
 
 
 def _whole(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield whole lines, so that those of several tasks do not run into each other."""
+    """Yield whole lines, so that those of several tasks do not run into each other.
+
+    Of one that has no end the beginning is not waited with for ever.
+    """
     rest = b""
     for piece in pieces:
         lines, end, rest = (rest + piece).rpartition(b"\n")
+        if len(rest) > _LONGEST:
+            lines, end, rest = lines + end, rest, b""
         if end:
             yield lines + end
     if rest:

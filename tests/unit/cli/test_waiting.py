@@ -53,3 +53,10 @@ def test_an_allocation_that_was_replaced_does_not_count() -> None:
 
 def test_lines_are_handed_on_whole() -> None:
     assert list(_whole(iter([b"a", b"b\nc", b"\nd"]))) == [b"ab\n", b"c\n", b"d"]
+
+
+def test_of_a_line_without_an_end_the_beginning_is_not_kept() -> None:
+    pieces = iter([b"a\n" + b"x" * 40_000, b"x" * 40_000, b"y", b"z\n"])
+    assert next(read := _whole(pieces)) == b"a\n"
+    assert next(read) == b"x" * 80_000
+    assert list(read) == [b"yz\n"]
