@@ -4,8 +4,8 @@ Everything is counted when somebody asks; between two questions metrics cost not
 """
 
 import os
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -41,12 +41,14 @@ async def gauges(parts: Parts) -> list[Gauge]:
     now = parts.clock.now()
     found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
     running = parts.store.read(lambda db: allocations.to_run(db, parts.tasks.node_id))
+    at_work = []
     for one in running:
         if one.client_status == ClientStatus.RUNNING and (usage := await _usage(parts, one)):
             found += _of_allocation(one, usage, parts.config.node_name)
-            found += parts.store.read(
-                partial(_history, one=one, host=parts.config.node_name, now=now)
-            )
+            at_work.append(one)
+    found += await parts.store.read_long(
+        lambda db: _histories(db, at_work, parts.config.node_name, now)
+    )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
     found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
     found += [
@@ -190,24 +192,22 @@ def _labels(one: Allocation, host: str) -> dict[str, str]:
     }
 
 
-def _history(db: Snapshot, one: Allocation, host: str, now: int) -> list[Gauge]:
-    """Return what became of an allocation so far, and how long it may go on; times in seconds."""
-    labels, kind = _labels(one, host), "nomad.client.allocs"
-    found = [
-        Gauge(
-            f"{kind}.oom_killed",
-            metrics.killed_for_memory(db, one.id, task),
-            {**labels, "task": task},
-        )
-        for task in one.client.task_states or ()
-    ]
-    job = jobs.version(db, one.namespace, one.job_id, one.job_version)
-    group = job.group(one.task_group) if job else None
-    if group is not None and (longest := group.max_run_duration) is not None:
-        left = max(0, one.create_time + longest - now)
-        for name, span in (("configured", longest), ("remaining", left)):
-            found.append(Gauge(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels))
-    return found
+def _histories(db: Snapshot, found: Iterable[Allocation], host: str, now: int) -> list[Gauge]:
+    """Return what became of allocations so far, and how long they may go on; times in seconds."""
+    version = cache(partial(jobs.version, db))  # many may be of one
+    made: list[Gauge] = []
+    for one in found:
+        labels, kind = _labels(one, host), "nomad.client.allocs"
+        for task in one.client.task_states or ():
+            killed = metrics.killed_for_memory(db, one.id, task)
+            made.append(Gauge(f"{kind}.oom_killed", killed, {**labels, "task": task}))
+        job = version(one.namespace, one.job_id, one.job_version)
+        group = job.group(one.task_group) if job else None
+        if group is not None and (longest := group.max_run_duration) is not None:
+            left = max(0, one.create_time + longest - now)
+            for name, span in (("configured", longest), ("remaining", left)):
+                made.append(Gauge(f"{kind}.max_run_duration.{name}_seconds", span / SECOND, labels))
+    return made
 
 
 def _of_task(task: TaskUsage) -> dict[str, float]:
