@@ -4,7 +4,7 @@ The pages are whole in themselves: no script, nothing from elsewhere.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
+from functools import cache, partial
 from html import escape
 
 from daemon.api.openapi import describe
@@ -97,15 +97,21 @@ def _type(name: str, schema: Document) -> Iterator[str]:
     yield "</table></details>"
 
 
-def _named(schema: Document) -> str:
-    """Return a schema in words, with links to the types that it names."""
+def in_words(
+    schema: Document, link: Callable[[str], str], plain: Callable[[str], str] = str
+) -> str:
+    """Return a schema in words; `link` writes the name of a type, and `plain` all else it may say."""
+    words = partial(in_words, link=link, plain=plain)
     if reference := schema.get("$ref"):
-        name = escape(reference.rpartition("/")[2])
-        return f"<a href='#{name}'>{name}</a>"
+        return link(reference.rpartition("/")[2])
     if "anyOf" in schema:
-        return " or ".join(map(_named, schema["anyOf"]))
+        return " or ".join(map(words, schema["anyOf"]))
     if "items" in schema:
-        return f"list of {_named(schema['items'])}"
+        return f"list of {words(schema['items'])}"
     if isinstance(schema.get("additionalProperties"), dict):
-        return f"map of {_named(schema['additionalProperties'])}"
-    return escape(str(schema.get("type") or schema.get("description") or "anything"))
+        return f"map of {words(schema['additionalProperties'])}"
+    return plain(str(schema.get("type") or schema.get("description") or "anything"))
+
+
+def _named(schema: Document) -> str:
+    return in_words(schema, lambda name: f"<a href='#{escape(name)}'>{escape(name)}</a>", escape)

@@ -14,6 +14,7 @@ import msgspec
 from daemon.__main__ import command_line
 from daemon.agent import agent
 from daemon.api.cluster.meanings import MEANINGS
+from daemon.api.description import in_words
 from daemon.api.endpoints import ENDPOINTS
 from daemon.api.openapi import describe
 from daemon.api.routes import ROUTES
@@ -154,17 +155,7 @@ def _schema(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _typed(schema: dict[str, Any]) -> str:
-    """Return a schema in words, with links to the types that it names."""
-    if reference := schema.get("$ref"):
-        name = reference.rpartition("/")[2]
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(map(_typed, schema["anyOf"]))
-    if "items" in schema:
-        return f"list of {_typed(schema['items'])}"
-    if isinstance(schema.get("additionalProperties"), dict):
-        return f"map of {_typed(schema['additionalProperties'])}"
-    return str(schema.get("type") or schema.get("description") or "anything")
+    return in_words(schema, lambda name: f"[{name}](#{name.lower()})")
 
 
 # ---- settings and metrics ----------------------------------------------------------------------------
