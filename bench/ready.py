@@ -37,8 +37,9 @@ def start(command: list[str], place: Path, number: int) -> tuple[float, float]:
         took = time.monotonic() - began
         time.sleep(IDLE)
         rollup = Path(f"/proc/{one.pid}/smaps_rollup").read_text()
+        (held,) = re.findall(r"^Pss: *(\d+)", rollup, re.MULTILINE)
         one.send_signal(signal.SIGTERM)
-    return took, int(re.search(r"^Pss: *(\d+)", rollup, re.MULTILINE)[1]) / 1024  # type: ignore[index]
+    return took, int(held) / 1024
 
 
 def main(command: list[str]) -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PATIENCE = 300  # seconds for anything to happen
@@ -116,7 +117,7 @@ class Machine:
         """Return a property of a unit."""
         return self.run("systemctl", "show", "--value", "-p", name, unit)
 
-    def ask(self, method: str, path: str, body: object = None) -> object:
+    def ask(self, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401  # JSON
         """Ask the daemon as an operator, and return its answer."""
         words = ["curl", "-sS", "--unix-socket", "/run/steward/steward.sock", "-X", method]
         if body is not None:
@@ -209,7 +210,7 @@ def kept(machine: Machine, what: str) -> Iterator[None]:
         ),
     )
     listed = machine.ask("GET", "/v1/job/sleepers/allocations")
-    running = [one for one in listed if one["ClientStatus"] == "running"]  # type: ignore[attr-defined]
+    running = [one for one in listed if one["ClientStatus"] == "running"]
     expect(
         f"{what}: another daemon, the same {len(tasks)} processes, {len(running)} allocations run",
         holds=machine.tasks() == tasks and len(running) == TASKS == len(tasks),
@@ -344,7 +345,7 @@ def goes(machine: Machine) -> None:
     machine.run("systemctl", "start", "steward")
     listed = machine.ask("GET", "/v1/job/sleepers/allocations")
     expect(
-        f"installed again: {len(listed)} allocations are known, the tasks the same",  # type: ignore[arg-type]
+        f"installed again: {len(listed)} allocations are known, the tasks the same",
         holds=machine.tasks() == tasks,
     )
     machine.run("dpkg", "-P", "steward")
