@@ -1,0 +1,73 @@
+"""How soon a browser shows the list of many jobs, and how much comes to it: `python -m bench.paint [--jobs 5000]`.
+
+The first paint is the browser's own figure, from the moment it begins to go to the page; the first
+visit, whose cache is empty, is told apart from those that follow.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+from pathlib import Path
+
+import httpx
+import trio
+
+from tests.browser.chromium import open_browser
+from tests.service.daemon import open_steward
+
+VISITS = 12
+WRITERS = 16  # requests under way at a time
+SEEN = """
+new Promise((resolve) => new PerformanceObserver((list) => {
+  const [paint] = list.getEntriesByName("first-contentful-paint");
+  const kinds = ["navigation", "resource"];
+  const seen = kinds.flatMap((kind) => performance.getEntriesByType(kind));
+  if (paint) resolve([paint.startTime, seen.reduce((sum, one) => sum + one.transferSize, 0)]);
+}).observe({type: "paint", buffered: true}))
+"""
+
+
+async def fill(address: str, jobs: int) -> None:
+    """Register so many jobs that place nothing."""
+    task = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "true"}}
+    groups = [{"Name": "g", "Count": 0, "Tasks": [task]}]
+    numbers = iter(range(jobs))
+
+    async def write(client: httpx.AsyncClient) -> None:
+        for number in numbers:
+            job = {"ID": f"job-{number}", "TaskGroups": groups}
+            (await client.post(f"{address}/v1/jobs", json={"Job": job})).raise_for_status()
+
+    async with httpx.AsyncClient(timeout=60) as client, trio.open_nursery() as nursery:
+        for _ in range(WRITERS):
+            nursery.start_soon(write, client)
+
+
+async def main(jobs: int) -> None:
+    """Measure, and print a line."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        async with open_steward(place, "--dev") as steward, open_browser(place) as tab:
+            await fill(steward.address, jobs)
+            paints, sizes = [], []
+            for _ in range(VISITS):
+                await tab.open(f"{steward.address}/ui/jobs")
+                paint, size = await tab.value(SEEN)
+                paints.append(paint)
+                sizes.append(size)
+    told = {
+        "jobs": jobs,
+        "ms first visit": round(paints[0]),
+        "ms p50 of others": round(statistics.median(paints[1:])),
+        "ms longest of others": round(max(paints[1:])),
+        "kB first visit": round(sizes[0] / 1000, 1),
+        "kB of others": round(statistics.median(sizes[1:]) / 1000, 1),
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=5000)
+    trio.run(main, parser.parse_args().jobs)
