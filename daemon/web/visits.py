@@ -1,8 +1,9 @@
 """Visits: requests of people's browsers, and how a page gets what it shows.
 
 A page asks the API of this very daemon, in the name of the visitor: the same table of routes, the
-same rights, the same handlers, the same audit. It has no other way to the store, so nothing can be
-seen or done here that the visitor's token does not allow elsewhere.
+same rights, the same handlers, the same audit. It has no other way to the store, but to ask whether
+a login method is there, so nothing can be seen or done here that the visitor's token does not allow
+elsewhere.
 
 Who signs in gets a cookie (`HttpOnly`, `SameSite=Strict`, for `/ui` alone, until the browser is
 closed). What changes something must come from a page of ours: `Origin` or `Sec-Fetch-Site` says
