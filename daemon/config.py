@@ -19,6 +19,7 @@ import msgspec
 from daemon import offered
 from storage.errors import Invalid
 from storage.records.node import HostNetwork, HostVolume
+from storage.records.pool import Pool
 from storage.records.rule import JobPolicy
 
 PREFIX = "STEWARD_"
@@ -126,6 +127,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     job_policies: list[JobPolicy] = []
     host_volumes: list[HostVolume] = []
     host_networks: list[HostNetwork] = []
+    pools: dict[str, Pool] = {}
+    wrapper_bind: str = ""
+    wrapper_port: Port = 4690
+    wrapper_url: str = ""
+    wrapper_tls_cert: Path = Path()
+    wrapper_tls_key: Path = Path()
+    wrapper_ca: Path = Path()
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
     raw_exec_limits: bool = False

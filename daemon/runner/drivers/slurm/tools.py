@@ -1,0 +1,92 @@
+"""The cluster's own programs, as children of the daemon: text in, text out, and never for long.
+
+Where the controller is away each of them hangs for nine seconds and then fails (facts, Slurm,
+section 5), so a call ends after twelve; nothing of a call outlives it.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import trio
+
+from storage.errors import StewardError
+
+PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")
+SECONDS = 12.0
+
+
+class ToolFailed(StewardError):
+    """A program of the cluster said no, or nothing; `unsure` when it may have done its work."""
+
+    def __init__(self, message: str, *, unsure: bool = False) -> None:
+        super().__init__(message)
+        self.unsure = unsure
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the programs are found, and what they get as their environment besides the path.
+
+    The environment is closed: what the daemon has in its own must not reach jobs.
+    """
+
+    path: str
+    config: str = ""  # the cluster's configuration file, where that is not the usual one
+    seconds: float = SECONDS
+
+    def environment(self) -> dict[str, str]:
+        """Return what a program gets."""
+        env = {"PATH": self.path, "LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
+        if self.config:
+            env["SLURM_CONF"] = self.config
+        return env
+
+    def find(self, program: str) -> str | None:
+        """Return the path of a program; None when it is nowhere."""
+        for folder in self.path.split(os.pathsep):
+            candidate = os.path.join(folder, program)
+            if os.path.isabs(candidate) and os.access(candidate, os.X_OK):
+                return candidate
+        return None
+
+    async def run(
+        self,
+        program: str,
+        *words: str,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+    ) -> str:
+        """Return what a program printed. Raises `ToolFailed` with what it said instead.
+
+        `env` adds to the environment, which no other user can read, unlike arguments.
+        """
+        path = self.find(program)
+        if path is None:
+            raise ToolFailed(
+                f"{program} is not in {self.path}: install the cluster's client programs"
+            )
+        with trio.move_on_after(self.seconds):
+            done = await trio.run_process(
+                [path, *words],
+                stdin=stdin,
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+                env={**self.environment(), **(env or {})},
+                start_new_session=True,
+            )
+            return _said(program, done)
+        raise ToolFailed(f"{program} did not answer within {self.seconds:g} s", unsure=True)
+
+
+def _said(program: str, done: "subprocess.CompletedProcess[bytes]") -> str:
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
+        raise ToolFailed(text.removeprefix(f"{program}: error: "), unsure=done.returncode < 0)
+    return done.stdout.decode(errors="replace")
+
+
+def rows(text: str) -> list[Sequence[str]]:
+    """Return the fields of each line that a program printed, which `|` parts."""
+    return [line.split("|") for line in text.splitlines() if line]
