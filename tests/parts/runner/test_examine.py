@@ -62,8 +62,10 @@ async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlu
 
 async def test_a_partition_that_is_not_there_is_told(world: FakeSlurm) -> None:
     findings = await found(world, "nope")
-    assert findings[-1] == PoolFinding(
-        step="partition", good=False, message="the cluster has no partition 'nope': see sinfo -s"
+    assert (findings[-1].step, findings[-1].good) == ("partition", False)
+    assert findings[-1].message == (
+        "the cluster has no such partition: compare with what sinfo -s lists "
+        "(Partition nope not found)"
     )
 
 

@@ -29,6 +29,7 @@ _MEANINGS = {
         "connect to it"
     ),
     "did not answer": "the controller takes too long: look at slurmctld, and at the network",
+    "not found": "the cluster has no such partition: compare with what sinfo -s lists",
     "Access/permission denied": "the cluster does not let the daemon's user do this",
 }
 _WORKS = ("idle", "mixed", "allocated", "completing", "planned")
@@ -98,8 +99,6 @@ def meaning(said: str) -> str:
 
 
 def _partition(name: str, about: dict[str, str]) -> str:
-    if about.get("PartitionName") != name:
-        raise _NotGood("partition", f"the cluster has no partition {name!r}: see sinfo -s")
     state = about.get("State", "unknown")
     if state != "UP":
         raise _NotGood(
