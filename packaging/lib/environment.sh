@@ -142,7 +142,7 @@ install_packages() { # package...
 
 # Packages start the services that they bring; tests start what they need by themselves.
 forbid_services() {
-    [ ! -e /usr/sbin/policy-rc.d ] || return 0
+    { [ ! -e /usr/sbin/policy-rc.d ] && [ -w /usr/sbin ]; } || return 0
     policy=/usr/sbin/policy-rc.d
     printf '#!/bin/sh\nexit 101\n' >"$policy"
     chmod 755 "$policy"
