@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_pool_is_said_with_its_name_and_value(
 
 
 def test_a_pool_cannot_stand_in_the_environment(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="pools = 'hpc' .the environment."):
+    with pytest.raises(Invalid, match=r"pools = 'hpc' \(the environment\)"):
         loaded(tmp_path, "", {"STEWARD_POOLS": "hpc"})
 
 
