@@ -61,6 +61,14 @@ def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
     return run
 
 
+def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
+    """Let nobody claim an attempt any more, and its job be cancelled; one that has ended is forgotten."""
+    if run.status == RunStatus.ENDED:
+        remove(tx, run)
+        return run
+    return put(tx, msgspec.structs.replace(run, status=RunStatus.VOID))
+
+
 def remove(tx: Transaction, run: ClusterRun) -> None:
     """Forget an attempt."""
     tx.execute(_REMOVE, msgspec.structs.asdict(run))
