@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from daemon import offered
+from daemon import clusters, offered
 from storage.errors import Invalid
 from storage.records.node import HostNetwork, HostVolume
 from storage.records.pool import Pool
@@ -201,6 +201,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return self.tls_cert != Path()
 
     @property
+    def wrapper_host(self) -> str:
+        """Return where what runs on clusters is listened to."""
+        return self.wrapper_bind or self.bind
+
+    @property
+    def wrapper_pair(self) -> tuple[Path, Path]:
+        """Return certificate and key of that listener; nothing twice: it is not encrypted."""
+        if self.wrapper_tls_cert != Path():
+            return self.wrapper_tls_cert, self.wrapper_tls_key
+        return self.tls_cert, self.tls_key
+
+    @property
     def socket_path(self) -> Path | None:
         """Return where operators of this machine connect; None: nowhere."""
         if self.socket == NO_SOCKET:
@@ -214,7 +226,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
-_FILES = ("key_file", "audit_file", "snapshot_dir", "tls_cert", "tls_key", "tls_client_ca")
+_FILES = [name for name, one in FIELDS.items() if one.type is Path and name != "data_dir"]
 _CLAIM = re.compile(
     r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
 )
@@ -366,6 +378,7 @@ def _faults(config: Config) -> Iterator[str]:
     yield from offered.faults_of_networks(config.host_networks)
     yield from offered.faults_of_commands(config.notify_commands)
     yield from _faults_of_listening(config)
+    yield from _faults_of_clusters(config)
 
 
 def _faults_of_listening(config: Config) -> Iterator[str]:
@@ -387,6 +400,21 @@ def _faults_of_listening(config: Config) -> Iterator[str]:
             ip_network(network)
         except ValueError as error:
             yield f"trusted_proxies: {error}; write addresses or networks such as 10.0.0.0/8"
+
+
+def _faults_of_clusters(config: Config) -> Iterator[str]:
+    yield from clusters.faults_of_pools(config.pools, config.node_pool)
+    host, is_encrypted = config.wrapper_host, config.wrapper_pair != (Path(), Path())
+    if config.pools and not (is_loopback(host) or is_encrypted or config.allow_plain_text):
+        yield (
+            f"wrapper_bind = {host!r}: others could read what tasks are given, and change what they "
+            "say; give wrapper_tls_cert and wrapper_tls_key, or say allow_plain_text = true as well"
+        )
+    if (config.wrapper_tls_cert == Path()) != (config.wrapper_tls_key == Path()):
+        yield "wrapper_tls_cert and wrapper_tls_key belong together: give both, or neither"
+    if config.wrapper_url:
+        is_open = config.allow_plain_text or is_loopback(host)
+        yield from clusters.faults_of_address(config.wrapper_url, is_open=is_open)
 
 
 def is_loopback(host: str) -> bool:

@@ -31,7 +31,8 @@ COMMON = (
 ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": (),
     "daemon.clock": (),
-    "daemon.config": (*NOUNS, "daemon.offered"),
+    "daemon.clusters": NOUNS,
+    "daemon.config": (*NOUNS, "daemon.clusters", "daemon.offered"),
     "daemon.dashes": (),
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,

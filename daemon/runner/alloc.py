@@ -58,7 +58,7 @@ class AllocRunner:
         predecessors: Iterable[trio.Event] = (),
     ) -> None:
         group = job.group(allocation.task_group) or TaskGroup(name=allocation.task_group)
-        self._host = host
+        self._host, self.node_id = host, host.node_id
         self._instance = Instance(allocation=allocation, job=job, group=group)
         self._predecessors = list(predecessors)
         self._changes = Changes()

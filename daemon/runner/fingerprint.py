@@ -67,10 +67,7 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
         "unique.storage.volume": volume(Path("/proc/self/mountinfo").read_text(), config.data_dir),
         "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
         "unique.storage.bytesfree": str(disk.f_bavail * disk.f_frsize),
-        "nomad.version": PEER_VERSION,
-        "nomad.service_discovery": "true",
-        "vault.version": _SECRETS_VERSION,
-        "steward.version": VERSION,
+        **of_daemon(),
     }
     for name, said in found.items():
         if not said.trouble:
@@ -118,6 +115,18 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
     return msgspec.structs.replace(node, computed_class=computed_class(node))
 
 
+def of_daemon() -> dict[str, str]:
+    """Return the attributes that every node of this daemon has."""
+    return {
+        "nomad.version": PEER_VERSION,
+        "nomad.service_discovery": "true",
+        "vault.version": _SECRETS_VERSION,
+        "steward.version": VERSION,
+        "os.signals": ",".join(_signals()),
+        "kernel.name": platform.system().lower(),
+    }
+
+
 def computed_class(node: Node) -> str:
     """Return a name that nodes share which cannot be told apart by what is not unique."""
     common = {
@@ -138,8 +147,6 @@ def _common(values: Mapping[str, str]) -> dict[str, str]:
 def _system() -> dict[str, str]:
     release = _os_release()
     return {
-        "os.signals": ",".join(_signals()),
-        "kernel.name": platform.system().lower(),
         "kernel.version": platform.release(),
         "kernel.arch": platform.machine(),
         "os.name": release.get("ID", "linux"),

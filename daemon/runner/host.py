@@ -25,6 +25,11 @@ from storage.store import Store
 Listeners = Callable[[Set[int]], list[Listener]]
 
 
+def nobody(ports: Set[int]) -> list[Listener]:
+    """Say that nobody listens."""
+    return []
+
+
 class Variables(Protocol):
     """What reads variables for tasks."""
 
@@ -91,8 +96,14 @@ class Credentials(Protocol):
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """The place. `values` are what `${…}` may name of the node, `environment` what tasks inherit."""
+    """The place. `values` are what `${…}` may name of the node, `environment` what tasks inherit.
 
+    `capacity` is CPU (MHz), memory and disk (MB); None where a cluster lets wait what it has no
+    room for.
+    """
+
+    node_id: str
+    capacity: tuple[int, int, int] | None
     alloc_dir: Path
     logs_dir: Path  # of allocations whose directory is gone
     store: Store

@@ -93,7 +93,7 @@ async def register(
 ) -> Node:
     """Store this machine as a node, with the id and the history that it has already."""
     found = fingerprint(config, drivers, now)
-    before = store.read(lambda db: next(iter(nodes.every(db)), None))
+    before = store.read(lambda db: next((one for one in nodes.every(db) if not one.engine), None))
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
     node = msgspec.structs.replace(

@@ -9,28 +9,26 @@ import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from types import MappingProxyType
 
-import msgspec
 import trio
 
 from daemon.clock import Clock
 from daemon.config import DISK_FAIL, DISK_OFF, Config
-from daemon.listening import Listener
 from daemon.parts import Line
-from daemon.runner import disk, events, kept_logs, taskdir
+from daemon.runner import disk, kept_logs, taskdir
 from daemon.runner.alloc import AllocRunner
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
-from daemon.runner.host import Credentials, Host, Listeners, Variables
+from daemon.runner.host import Credentials, Host, Listeners, Variables, nobody
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
-from daemon.runner.instance import Past
 from daemon.runner.logs import TaskLog
 from daemon.runner.machine import (
     drivers_of,
@@ -45,12 +43,10 @@ from daemon.runner.rotation import Sweeper
 from daemon.runner.secret_dirs import SecretDirs
 from daemon.runner.turns import ends_before
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
+from daemon.runner.wanted import Wanted, wanted
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, jobs
-from storage.readers import Snapshot
-from storage.records.allocation import Allocation, DesiredStatus, TaskPhase, TaskState
-from storage.records.job import Job
-from storage.records.node import Node
+from storage.queries import allocations, nodes
+from storage.records.allocation import TaskPhase
 from storage.records.service import CheckResult
 from storage.records.task import Task
 from storage.records.usage import AllocationUsage, MachineUsage
@@ -59,7 +55,6 @@ from storage.store import Store
 _log = logging.getLogger("steward.runner")
 
 _MOST_SESSIONS = 1024  # each needs a process and up to six descriptors
-_REMEMBERED = 200  # events of a task that say how often it was restarted lately
 
 # A development daemon ends its tasks: each has this long to react, all together have a bit more.
 _DEV_GRACE = 3.0
@@ -67,20 +62,14 @@ _DEV_END = 4.0
 _DEV_LAST = 0.5  # seconds to kill what is left
 
 
-class _Wanted(msgspec.Struct, frozen=True):
-    """An allocation as the store has it, with its definition."""
-
-    allocation: Allocation
-    job: Job
-    pasts: Mapping[str, Past]
-
-
 class Runner:
-    """The allocations that run on this node."""
+    """The allocations that run on this machine, and on the clusters that it has pools of."""
 
-    def __init__(self, store: Store, host: Host, node: Node) -> None:
-        self.node_id, self._capacity = node.id, node.capacity
+    def __init__(self, store: Store, host: Host, clusters: Iterable[Host] = ()) -> None:
+        """`host` is this machine; all have one directory for allocations."""
+        self.node_id = host.node_id
         self._store, self._host = store, host
+        self._hosts = {one.node_id: one for one in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # the last change of the scheduler that was looked at
         self._nursery: trio.Nursery | None = None
@@ -208,8 +197,9 @@ class Runner:
             self._nursery = nursery
             nursery.start_soon(self._follow_removals)
             nursery.start_soon(self._follow_collections)
+            topics = [allocations.node_topic(node_id) for node_id in self._hosts]
             while True:
-                with self._store.watch(allocations.node_topic(self.node_id)) as changes:
+                with self._store.watch(*topics) as changes:
                     self._sync()
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
@@ -217,67 +207,26 @@ class Runner:
 
     def _sync(self) -> None:
         """Look at everything that the scheduler has changed since the last time."""
+        look = partial(
+            wanted,
+            node_ids=self._hosts,
+            after=self._seen,
+            known=self._running,
+            now=self._host.clock.now(),
+        )
         # Those that end first: what begins may have to wait for them.
-        for wanted in sorted(self._store.read(self._changed), key=_is_to_run):
-            allocation = wanted.allocation
+        for one in sorted(self._store.read(look), key=lambda one: one.is_to_run):
+            allocation = one.allocation
             self._seen = max(self._seen, allocation.alloc_modify_index)
             if known := self._running.get(allocation.id):
-                known.update(allocation, wanted.job)
+                known.update(allocation, one.job)
             elif not allocation.client_terminal:
-                self._begin(wanted)
+                self._begin(one)
 
-    def _changed(self, db: Snapshot) -> list[_Wanted]:
-        if self._seen < 0:
-            found = allocations.to_run(db, self.node_id)
-        else:
-            ids = allocations.changed(db, self.node_id, self._seen)
-            found = [one for alloc_id in ids if (one := allocations.find(db, alloc_id))]
-        definitions: dict[tuple[str, str, int], Job | None] = {}
-        wanted = []
-        for one in found:
-            key = (one.namespace, one.job_id, one.job_version)
-            if key not in definitions:
-                definitions[key] = jobs.version(db, *key)
-            job = definitions[key]
-            if job is not None:
-                wanted.append(_Wanted(one, job, self._pasts(db, one)))
-        return wanted
-
-    def _pasts(self, db: Snapshot, allocation: Allocation) -> dict[str, Past]:
-        """Return what an earlier daemon knew of the tasks of an allocation."""
-        states = allocation.client.task_states
-        if not states or allocation.id in self._running:
-            return {}
-        handles = allocations.handles(db, allocation.id)
-        return {
-            task: self._past(db, allocation.id, task, handles.get(task, b""), state)
-            for task, state in states.items()
-        }
-
-    def _past(
-        self, db: Snapshot, alloc_id: str, task: str, handle: bytes, state: TaskState
-    ) -> Past:
-        if not state.restarts:
-            return Past(handle=handle)
-        happened = allocations.newest_events(db, alloc_id, task, _REMEMBERED)
-        restarts = [event for event in happened if event.type == events.RESTARTING]
-        delay = 0
-        if state.state == TaskPhase.PENDING and restarts:
-            delay = restarts[-1].time + restarts[-1].start_delay - self._host.clock.now()
-        return Past(
-            handle=handle,
-            restarts=tuple(event.time for event in restarts if event.restart_reason),
-            delay=max(0, delay),
-        )
-
-    def _begin(self, wanted: _Wanted) -> None:
-        runner = AllocRunner(
-            self._host,
-            wanted.allocation,
-            wanted.job,
-            wanted.pasts,
-            ends_before(wanted.allocation, self._running.values(), self._capacity, self._is_known),
-        )
+    def _begin(self, one: Wanted) -> None:
+        host, running = self._hosts[one.allocation.node_id], self._running.values()
+        before = ends_before(one.allocation, running, host.capacity, self._is_known)
+        runner = AllocRunner(host, one.allocation, one.job, one.pasts, before)
         self._running[runner.id] = runner
         assert self._nursery is not None  # noqa: S101  # set by `run`
         self._nursery.start_soon(self._run_allocation, runner)
@@ -303,14 +252,15 @@ class Runner:
         async with trio.open_nursery() as nursery:
             for alloc_id, runner in self._running.items():
                 if not runner.is_over:
-                    nursery.start_soon(self._host.destroy, alloc_id)
+                    nursery.start_soon(self._hosts[runner.node_id].destroy, alloc_id)
 
     # ---- what is not known any more -----------------------------------------------------------------
 
     async def _follow_removals(self) -> None:
         """Tidy up at the start, and whenever the store has forgotten allocations."""
+        topics = [allocations.removed_topic(node_id) for node_id in self._hosts]
         while True:
-            with self._store.watch(allocations.removed_topic(self.node_id)) as removals:
+            with self._store.watch(*topics) as removals:
                 await self._tidy()
                 await removals.wait()
 
@@ -323,13 +273,14 @@ class Runner:
         for alloc_id in self._host.secret_dirs.allocations() - self._running.keys():
             await self._host.secret_dirs.release(self._host.directory(alloc_id))
         present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
-        known = await self._store.read_long(partial(_all_on, node_id=self.node_id))
+        known = await self._store.read_long(partial(allocations.known, ids=present))
         async with trio.open_nursery() as nursery:
             for alloc_id in set(present) - known - set(self._running):
                 nursery.start_soon(self._remove, alloc_id)
 
     async def _remove(self, alloc_id: str) -> None:
-        await self._host.destroy(alloc_id)
+        for host in self._hosts.values():
+            await host.destroy(alloc_id)
         await self.remove_directory(alloc_id)
 
     async def remove_directory(self, alloc_id: str) -> None:
@@ -345,18 +296,6 @@ class Runner:
         taskdir.remove(root)
 
 
-def _is_to_run(wanted: _Wanted) -> bool:
-    return wanted.allocation.desired_status == DesiredStatus.RUN
-
-
-def _all_on(db: Snapshot, node_id: str) -> set[str]:
-    return set(allocations.changed(db, node_id, -1))
-
-
-def _nobody(ports: Set[int]) -> list[Listener]:
-    return []
-
-
 @asynccontextmanager
 async def open_runner(
     store: Store,
@@ -370,15 +309,17 @@ async def open_runner(
     drivers: Mapping[str, Driver] | None = None,
     groups: Groups | None = None,
     environment: Mapping[str, str] = os.environ,
-    listeners: Listeners = _nobody,
+    listeners: Listeners = nobody,
     chance: Callable[[], float] | None = None,
+    pool_drivers: Mapping[str, Mapping[str, Driver]] = MappingProxyType({}),
 ) -> AsyncIterator[Runner]:
     """Register this machine as a node and run its allocations.
 
     At the end of the block tasks live on, and are found again by the next runner; in development
     they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
     machine; of `environment`, the agent's own, tasks get what is neither secret nor its own affair.
-    `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1.
+    `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1;
+    `pool_drivers` are those of each pool of a cluster.
     """
     inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
@@ -391,6 +332,8 @@ async def open_runner(
     resources = node.node_resources
     reports = Reports(store, clock, ids)
     host = Host(
+        node_id=node.id,
+        capacity=node.capacity,
         alloc_dir=config.alloc_dir,
         logs_dir=config.logs_dir,
         store=store,
@@ -416,12 +359,20 @@ async def open_runner(
         listeners=listeners,
         chance=chance or random.SystemRandom().random,
     )
-    runner = Runner(store, host, node)
+    clusters = None
+    if config.pools or any(one.engine for one in store.read(nodes.every)):
+        from daemon.runner.pools import find_clusters  # few have any
+
+        path = environment.get("PATH", os.defpath)
+        clusters = await find_clusters(host, config, pool_drivers, ids, path)
+    runner = Runner(store, host, clusters.hosts if clusters else ())
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reports.run)
             nursery.start_soon(host.sweeper.run)
             await nursery.start(runner.run)
+            if clusters:
+                nursery.start_soon(clusters.mirror.run)
             nursery.start_soon(
                 keep_room, config, runner.ended, runner.owners, runner.remove_directory
             )

@@ -11,19 +11,30 @@ from storage.records.allocation import AllocatedResources, Allocation
 def ends_before(
     allocation: Allocation,
     running: Collection[AllocRunner],
-    capacity: tuple[int, int, int],
+    capacity: tuple[int, int, int] | None,
     is_known: Callable[[str], bool],
 ) -> list[trio.Event]:
     """Return the ends that come before an allocation begins.
 
     Of what it replaces, of who has its ports or was evicted for it, and, where there is no room
     beside them, of all that are ending: the scheduler has given their room away. `capacity` is the
-    node's CPU (MHz), memory and disk (MB); `is_known` tells whether the store has an allocation: not once it was purged.
+    node's CPU (MHz), memory and disk (MB), None where nobody has to make room; `is_known` tells
+    whether the store has an allocation: not once it was purged.
     """
     desired, needs = allocation.desired, allocation.placement.resources
     awaited = {desired.previous_allocation, *(desired.waits_for or ())}
     some_end = any(one.is_ending for one in running)
-    crowded = some_end and _is_crowded([needs, *(one.resources for one in running)], capacity)
+    crowded = (
+        capacity is not None
+        and some_end
+        and _is_crowded(
+            [needs, *(one.resources for one in running if one.node_id == allocation.node_id)],
+            capacity,
+        )
+    )
+
+    def leaves_room(one: AllocRunner) -> bool:
+        return crowded and one.is_ending and one.node_id == allocation.node_id
 
     def leaves_ports(one: AllocRunner) -> bool:
         if needs.ports.isdisjoint(one.resources.ports):
@@ -31,9 +42,7 @@ def ends_before(
         return one.is_ending or not is_known(one.id)
 
     return [
-        one.ended
-        for one in running
-        if one.id in awaited or (crowded and one.is_ending) or leaves_ports(one)
+        one.ended for one in running if one.id in awaited or leaves_room(one) or leaves_ports(one)
     ]
 
 

@@ -3,11 +3,14 @@
 from enum import StrEnum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from storage.records.base import Duration, Record
 from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 DEFAULT_NETWORK = "default"  # the host network of ports that name none
+
+ENGINE = "engine.name"  # the attribute that a node has when it is a partition of a cluster
 
 
 class NodeStatus(StrEnum):
@@ -183,8 +186,19 @@ class DriverLimit(Record, frozen=True, kw_only=True):
     how: str
 
 
+class EngineHost(Record, frozen=True, kw_only=True):
+    """A host of a cluster: how the cluster says it is, and why. Memory in MB."""
+
+    name: str
+    state: str
+    reason: str = ""
+    cores: int
+    memory_mb: int
+    features: list[str] = []
+
+
 class Node(Record, frozen=True, kw_only=True):
-    """A place where tasks run."""
+    """A place where tasks run: a machine, or a partition of a cluster, which then has `hosts`."""
 
     id: str
     name: str
@@ -214,12 +228,18 @@ class Node(Record, frozen=True, kw_only=True):
     status_updated_at: int = 0
     secret_id: str = ""
     events: list[NodeEvent] | None = None
+    hosts: list[EngineHost] | UnsetType = UNSET
     gc_volumes_on_node_gc: bool = msgspec.field(default=False, name="GCVolumesOnNodeGC")
     identity_signing_key_id: str = ""
     last_alloc_update_index: int = 0
     last_missed_heartbeat_index: int = 0
     create_index: int = 0
     modify_index: int = 0
+
+    @property
+    def engine(self) -> str:
+        """Return what chooses hosts for the tasks here, and lets them wait; nothing: it is a machine."""
+        return self.attributes.get(ENGINE, "")
 
     @property
     def ready(self) -> bool:

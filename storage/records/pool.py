@@ -19,7 +19,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     mhz_per_core: int = 1000
     cluster_config: str = ""
     directory: str = "/tmp"  # noqa: S108  # of each host: where tasks get a directory of their own
-    drivers: list[str] = ["raw_exec"]
+    drivers: list[str] = msgspec.field(default_factory=lambda: ["raw_exec"])
     account: str = ""
     qos: str = ""
     max_jobs: int = 1000  # that have not ended; 0: as many as the cluster takes

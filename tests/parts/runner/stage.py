@@ -103,6 +103,8 @@ async def on_stage(
     book = Book()
     nobody: Any = None  # whom tasks without templates and tokens do not ask
     host = Host(
+        node_id="n",
+        capacity=None,
         alloc_dir=directory,
         logs_dir=directory,
         store=nobody,

@@ -134,7 +134,9 @@ async def test_what_begins_waits_for_the_room_of_what_ends(
             more = service(mock(resources=Resources(cpu=cpu, memory_mb=20)), job_id="more")
             runner = world.runner
             wanted = placed(more, runner.node_id, "more")
-            return ends_before(wanted, runner._running.values(), runner._capacity, runner._is_known)
+            return ends_before(
+                wanted, runner._running.values(), runner._host.capacity, runner._is_known
+            )
 
         assert waits_for(30) == []  # beside the 20 of the other one
         assert waits_for(31) == [world.runner._running[ending].ended]

@@ -1,0 +1,369 @@
+"""Pools of clusters: each a node of the store, which says what the cluster says of its partition.
+
+The cluster chooses hosts and lets wait; what is here tells only what may be asked of it. While it
+does not answer, nothing new is placed there, and what runs there stays as it is.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
+
+import msgspec
+import trio
+
+from daemon.clock import Clock
+from daemon.config import Config
+from daemon.runner.drivers.driver import Driver
+from daemon.runner.drivers.slurm import partition
+from daemon.runner.drivers.slurm.partition import Partition
+from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from daemon.runner.env import node_values
+from daemon.runner.fingerprint import computed_class, of_daemon
+from daemon.runner.host import Host, nobody
+from storage.queries import nodes
+from storage.readers import Snapshot
+from storage.records.base import SECOND
+from storage.records.node import (
+    ENGINE,
+    DriverInfo,
+    EngineHost,
+    Node,
+    NodeCPU,
+    NodeDisk,
+    NodeEvent,
+    NodeMemory,
+    NodeResources,
+    NodeStatus,
+)
+from storage.records.pool import Pool
+from storage.records.times import rfc3339
+from storage.store import Store, unless_full
+from storage.writer import Transaction
+
+EVERY = 15.0  # seconds between two looks at a partition
+AGAIN = 2.0  # after a look that failed
+FAILURES = 3  # in a row, and the cluster counts as unreachable
+NOT_ASKED = "the cluster has not been asked yet"
+LEFT = "the configuration has no such pool any more: what ran there is lost to this daemon"
+
+_NO_RESOURCES = NodeResources(
+    cpu=NodeCPU(cpu_shares=0, total_cpu_cores=0, reservable_cpu_cores=[]),
+    memory=NodeMemory(memory_mb=0),
+    disk=NodeDisk(disk_mb=0),
+    networks=[],
+)
+_OURS = (ENGINE, "engine.partition", "engine.mhz_per_core", *of_daemon())  # not the cluster's
+_SHOWN_EVENTS = 10  # of a node, as the peer keeps
+_TOLD_HOSTS = 3  # of those that changed, in one event
+
+_log = logging.getLogger("steward.runner")
+
+Drivers = Mapping[str, Driver]  # of a pool, by the names by which tasks ask for them
+# Asks a cluster for a partition. Raises `ToolFailed`.
+Look = Callable[[Tools, str], Awaitable[Partition]]
+
+
+async def register_pools(
+    store: Store, config: Config, drivers: Mapping[str, Drivers], ids: Iterator[str], now: int
+) -> dict[str, Node]:
+    """Store a node for each pool, with the id and the history that it has; return them by pool.
+
+    The node of a pool that is not configured any more is down, which says that what ran there is
+    lost. `drivers` are those of each pool.
+    """
+    known = {one.node_pool: one for one in store.read(nodes.every) if one.engine}
+    found = {}
+    for name, pool in config.pools.items():
+        before = known.pop(name, None) or _new(config, name, next(ids))
+        node = _configured(before, config, pool, drivers.get(name, {}), now)
+        if before.status in (NodeStatus.DOWN, NodeStatus.INITIALIZING):
+            node = _with_status(node, NodeStatus.INITIALIZING, NOT_ASKED, now)
+        found[name] = await _keep(store, before, node, "NodeRegistration")
+    for before in known.values():
+        gone = _with_status(before, NodeStatus.DOWN, LEFT, now)
+        if gone != before:
+            _log.warning("pool %s: %s", before.node_pool, LEFT)
+            await _keep(store, before, _with_event(gone, LEFT, now), "NodeEvent")
+    return found
+
+
+def _new(config: Config, name: str, node_id: str) -> Node:
+    return Node(
+        id=node_id,
+        name=name,
+        datacenter=config.datacenter,
+        node_pool=name,
+        attributes={},
+        meta={},
+        node_resources=_NO_RESOURCES,
+        drivers={},
+        hosts=[],
+    )
+
+
+def _configured(before: Node, config: Config, pool: Pool, drivers: Drivers, now: int) -> Node:
+    """Return a node as the configuration has it; what the cluster has said of it stays."""
+    attributes = {
+        **before.attributes,
+        **of_daemon(),
+        ENGINE: pool.engine,
+        "engine.partition": pool.partition or before.node_pool,
+        "engine.mhz_per_core": str(pool.mhz_per_core),
+    }
+    return _classed(
+        msgspec.structs.replace(
+            before,
+            datacenter=config.datacenter,
+            http_addr=config.address.removeprefix("http://"),
+            attributes=attributes,
+            node_max_allocs=pool.max_jobs,
+            drivers=_drivers(before, drivers, "", now),
+        )
+    )
+
+
+def in_cluster(machine: Host, node: Node, drivers: Drivers, config: Config) -> Host:
+    """Return the place of what runs in a pool, with what it shares with this machine's."""
+    return msgspec.structs.replace(
+        machine,
+        node_id=node.id,
+        capacity=None,
+        drivers=dict(drivers),
+        volumes={},
+        values=node_values(node, config.region),
+        environment={},
+        parent_cgroup="",
+        mhz=float(config.pools[node.node_pool].mhz_per_core),
+        listeners=nobody,
+    )
+
+
+async def _keep(store: Store, before: Node, node: Node, kind: str) -> Node:
+    if node == before and before.create_index:
+        return before
+    return await store.write(lambda tx: nodes.put(tx, node, kind))
+
+
+# ---- what a cluster says ---------------------------------------------------------------------------
+
+
+def mirrored(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now: int) -> Node:
+    """Return the node of a pool as its cluster describes it."""
+    working, largest = seen.working, seen.largest
+    cores = sum(host.cores for host in working)
+    infos = _drivers(before, drivers, "", now)
+    features = {feature for host in seen.hosts for feature in host.features}
+    said = {
+        "engine.reachable": "true",
+        "engine.version": seen.version,
+        "engine.hosts": str(len(seen.hosts)),
+        "engine.hosts.up": str(len(working)),
+        "engine.host.cores": str(largest.cores if largest else 0),
+        "engine.host.memorymb": str(largest.memory_mb if largest else 0),
+        "engine.partition.state": seen.state,
+        "engine.partition.maxtime": seen.max_time,
+        **{f"engine.feature.{feature}": "true" for feature in features},
+    }
+    node = msgspec.structs.replace(
+        before,
+        attributes={name: before.attributes[name] for name in _OURS} | said | _able(infos),
+        node_resources=msgspec.structs.replace(
+            _NO_RESOURCES,
+            cpu=NodeCPU(
+                cpu_shares=cores * pool.mhz_per_core,
+                total_cpu_cores=cores,
+                reservable_cpu_cores=[],
+            ),
+            memory=NodeMemory(memory_mb=sum(host.memory_mb for host in working)),
+        ),
+        hosts=seen.hosts,
+        drivers=infos,
+    )
+    status, description = NodeStatus.READY, _of_hosts(seen)
+    if not seen.is_open:
+        status = NodeStatus.INITIALIZING
+        description = (
+            f"partition {before.attributes['engine.partition']} is {seen.state}: "
+            "it takes no new jobs"
+        )
+    return _classed(_with_status(node, status, description, now))
+
+
+def unreachable(before: Node, reason: str, drivers: Drivers, now: int) -> Node:
+    """Return the node of a pool whose cluster does not answer: what was known of it stays."""
+    text = f"the cluster does not answer: {reason}"
+    node = msgspec.structs.replace(
+        before,
+        attributes=before.attributes | {"engine.reachable": "false"},
+        drivers=_drivers(before, drivers, text, now),
+    )
+    return _classed(_with_status(node, NodeStatus.DISCONNECTED, text, now))
+
+
+def _of_hosts(seen: Partition) -> str:
+    """Return what people should know of a partition that takes jobs; nothing: all is well."""
+    if seen.state != "UP":
+        return f"the partition is {seen.state}: what is submitted waits"
+    if not seen.working:
+        return "no host of the partition is up: what is submitted waits"
+    return ""
+
+
+def _drivers(before: Node, drivers: Drivers, trouble: str, now: int) -> dict[str, DriverInfo]:
+    """Return what the drivers of a pool say, with their old time where that has not changed."""
+    found = {}
+    for name, driver in drivers.items():
+        said = driver.fingerprint()
+        wrong = said.trouble or trouble
+        info = DriverInfo(
+            attributes=dict(said.attributes) or None,
+            detected=not said.trouble,
+            healthy=not wrong,
+            health_description=wrong or "Healthy",
+        )
+        known = before.drivers.get(name)
+        at = known.update_time if known else ""
+        found[name] = msgspec.structs.replace(info, update_time=at)
+        if found[name] != known:
+            found[name] = msgspec.structs.replace(info, update_time=rfc3339(now))
+    return found
+
+
+def _able(drivers: Mapping[str, DriverInfo]) -> dict[str, str]:
+    """Return the attributes by which constraints see drivers."""
+    found: dict[str, str] = {}
+    for name, info in drivers.items():
+        if info.detected:
+            found |= {**(info.attributes or {}), f"driver.{name}": "1"}
+    return found
+
+
+def _with_status(node: Node, status: NodeStatus, description: str, now: int) -> Node:
+    changed = msgspec.structs.replace(node, status=status, status_description=description)
+    if changed.status == node.status:
+        return changed
+    return msgspec.structs.replace(changed, status_updated_at=now // SECOND)
+
+
+def _classed(node: Node) -> Node:
+    return msgspec.structs.replace(node, computed_class=computed_class(node))
+
+
+def _with_event(node: Node, message: str, now: int) -> Node:
+    happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))
+    events = [*(node.events or ()), happened][-_SHOWN_EVENTS:]
+    return msgspec.structs.replace(node, events=events)
+
+
+def happened(before: Node, node: Node) -> str:
+    """Return what people should know of a change, in one sentence; nothing: it is a detail."""
+    if node.status != before.status:
+        if node.status == NodeStatus.READY:
+            first = before.status == NodeStatus.INITIALIZING
+            return "the cluster takes jobs" if first else "the cluster answers again"
+        return node.status_description
+    old = {host.name: host for host in before.hosts or ()}
+    told = [
+        _of_host(host)
+        for host in node.hosts or ()
+        if (known := old.pop(host.name, None)) is None
+        or (known.state, known.reason) != (host.state, host.reason)
+    ]
+    told += [f"{name} is gone" for name in old]
+    more = len(told) - _TOLD_HOSTS
+    return ", ".join(told[:_TOLD_HOSTS]) + (f" and {more} more hosts changed" if more > 0 else "")
+
+
+def _of_host(host: EngineHost) -> str:
+    reason = f" ({host.reason})" if host.reason else ""
+    return f"{host.name} is {host.state}{reason}"
+
+
+class Clusters(msgspec.Struct, frozen=True):
+    """The places of what runs in pools, and what keeps their nodes as the clusters say."""
+
+    hosts: list[Host]
+    mirror: "Mirror"
+
+
+async def find_clusters(
+    machine: Host, config: Config, drivers: Mapping[str, Drivers], ids: Iterator[str], path: str
+) -> Clusters:
+    """Store a node for each pool, and return what runs there, and what looks at it.
+
+    `machine` is what this machine's own tasks share; `path` is where the clusters' programs are.
+    """
+    store, clock = machine.store, machine.clock
+    found = await register_pools(store, config, drivers, ids, clock.now())
+    hosts = [in_cluster(machine, found[name], drivers.get(name, {}), config) for name in found]
+    mirror = Mirror(
+        store=store,
+        clock=clock,
+        pools=config.pools,
+        nodes=found,
+        drivers=drivers,
+        path=path,
+    )
+    return Clusters(hosts, mirror)
+
+
+# ---- looking at it -------------------------------------------------------------------------------------
+
+
+class Mirror(msgspec.Struct, frozen=True, kw_only=True):
+    """Keeps the nodes of pools as their clusters describe them; `path` is where its programs are.
+
+    `nodes` and `drivers` are those of each pool.
+    """
+
+    store: Store
+    clock: Clock
+    pools: Mapping[str, Pool]
+    nodes: Mapping[str, Node]
+    drivers: Mapping[str, Drivers]
+    path: str
+    look: Look = partition.look
+
+    async def run(self) -> None:
+        """Look at every pool, until cancelled; one that does not answer keeps nobody waiting."""
+        async with trio.open_nursery() as nursery:
+            for name in self.pools:
+                nursery.start_soon(self._follow, name)
+
+    async def _follow(self, name: str) -> None:
+        failed, pool, drivers = 0, self.pools[name], self.drivers.get(name, {})
+        tools = Tools(path=self.path, config=pool.cluster_config)
+        while True:
+            try:
+                seen = await self.look(tools, pool.partition or name)
+            except ToolFailed as error:
+                failed += 1
+                _log.debug("pool %s: %s", name, error)
+                if failed >= FAILURES:
+                    await self._note(name, partial(unreachable, reason=str(error), drivers=drivers))
+            else:
+                failed = 0
+                await self._note(name, partial(mirrored, pool=pool, seen=seen, drivers=drivers))
+            await trio.sleep(AGAIN if 0 < failed < FAILURES else EVERY)
+
+    async def _note(self, name: str, change: Callable[..., Node]) -> None:
+        """Store a change of a node, unless there is none."""
+        now = self.clock.now()
+
+        def changed(db: Snapshot) -> Node | None:
+            before = nodes.find(db, self.nodes[name].id)
+            if before is None:
+                return None
+            node = change(before, now=now)
+            if node == before:
+                return None
+            message = happened(before, node)
+            return _with_event(node, message, now) if message else node
+
+        def write(tx: Transaction) -> None:
+            if (node := changed(tx)) is not None:
+                nodes.put(tx, node, "NodeEvent")
+
+        if self.store.read(changed) is not None:
+            async with unless_full(f"what the cluster says of pool {name}"):
+                await self.store.write(write)

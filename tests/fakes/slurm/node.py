@@ -1,0 +1,120 @@
+"""The child that runs one job: it starts the script, and tells the controller how it ended.
+
+It lives by itself, as the step daemon of a node does: whatever the controller forgets or declares
+lost meanwhile, the script goes on. SIGTERM asks it to end the job, politely and then for good.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from pwd import getpwuid
+
+from tests.fakes.slurm.state import Job, opened
+
+NOWHERE = "/tmp"  # noqa: S108  # where real nodes run what has no directory
+WATCHED = {signal.SIGCHLD, signal.SIGTERM}
+
+
+def main(place: str, number: str) -> None:
+    """Run a job of the file to its end."""
+    directory = Path(place)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    with opened(directory) as state:
+        job = state.job(number)
+        if job is None or job["launch"] == job["taken"]:
+            return
+        if job["state"] == "COMPLETING":  # it was cancelled before it began
+            state.end(job, "CANCELLED", code=signal.SIGTERM)
+        if job["state"] != "RUNNING":
+            return
+        serial, launch = job["serial"], job["launch"]
+        job["taken"] = launch
+        child = _started(directory, job)
+        job.update(pid=os.getpid(), script_pid=child.pid)
+        patience = state.known["kill_wait"]
+    status = _until_ended(child, patience)
+    with opened(directory) as state:
+        now = state.job(number)
+        # A controller that has forgotten, ended or launched it again does not listen.
+        if now is not None and (now["serial"], now["launch"]) == (serial, launch):
+            for step in now["steps"]:
+                _kill(step)
+            if now["state"] == "COMPLETING":
+                state.end(now, "CANCELLED", code=signal.SIGTERM)
+            elif now["state"] == "RUNNING":
+                failed = "JobLaunchFailure" if status & 0x7F else "NonZeroExitCode"
+                name = "FAILED" if status else "COMPLETED"
+                state.end(now, name, failed if status else "None", status)
+
+
+def _started(directory: Path, job: Job) -> "subprocess.Popen[bytes]":
+    place = directory / job["node"]
+    place.mkdir(exist_ok=True)
+    script = place / f"{job['id']}-{job['launch']}"
+    script.write_text(job["script"])
+    script.chmod(0o700)
+    folder = job["directory"] if os.path.isdir(job["directory"]) else NOWHERE
+    with open(job["stdout"], "ab") as out, open(job["stderr"] or job["stdout"], "ab") as err:
+        return subprocess.Popen(
+            [script],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=folder,
+            env=_environment(directory, job),
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED),
+        )
+
+
+def _environment(directory: Path, job: Job) -> dict[str, str]:
+    user = getpwuid(os.getuid())
+    return {
+        "HOME": user.pw_dir,
+        "LOGNAME": user.pw_name,
+        "USER": user.pw_name,
+        "PATH": os.defpath,
+        "TMPDIR": NOWHERE,
+        **job["environment"],
+        "ENVIRONMENT": "BATCH",
+        "SLURM_CONF": str(directory / "slurm.conf"),
+        "SLURM_JOB_ID": job["id"],
+        "SLURM_JOBID": job["id"],
+        "SLURM_JOB_NAME": job["name"],
+        "SLURM_JOB_PARTITION": job["partition"],
+        "SLURM_JOB_NODELIST": job["node"],
+        "SLURMD_NODENAME": job["node"],
+        "SLURM_CPUS_ON_NODE": str(job["cpus"]),
+    }
+
+
+def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
+    """Return the wait status of the script when nothing of its session is left."""
+    ends: float | None = None
+    while True:
+        left = None if ends is None else max(0.0, ends - time.monotonic())
+        told = signal.sigwait(WATCHED) if left is None else _wait(left)
+        if told == signal.SIGTERM and ends is None:
+            _kill(child.pid, signal.SIGCONT)
+            _kill(child.pid, signal.SIGTERM)
+            ends = time.monotonic() + patience
+        if told is None:
+            _kill(child.pid)
+            ends = None
+        ended, status = os.waitpid(child.pid, os.WNOHANG)
+        if ended:
+            _kill(child.pid)  # what the script left behind
+            return status
+
+
+def _wait(seconds: float) -> int | None:
+    found = signal.sigtimedwait(WATCHED, seconds)
+    return None if found is None else found.si_signo
+
+
+def _kill(leader: int, number: int = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader, number)

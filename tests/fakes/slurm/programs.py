@@ -1,0 +1,342 @@
+"""sbatch, scancel, srun, scontrol, and what all programs share: what they print, and how they end.
+
+The texts are those of the real programs (22.05), which tests/service/slurm/test_fakes.py compares.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tests.fakes.slurm.listing import sinfo, squeue
+from tests.fakes.slurm.options import NO_SUCH_JOB, Options, Refused, parse
+from tests.fakes.slurm.state import ENDED, Job, State, opened
+
+VERSION = "slurm-wlm 22.05.8"
+AWAY = "Unable to contact slurm controller (connect failure)"
+MINUTES = re.compile(r"\d+")
+PR_SET_PDEATHSIG = 1
+
+
+# ---- sbatch ---------------------------------------------------------------------------------------
+
+
+def sbatch(directory: Path, options: Options, words: Sequence[str]) -> str:
+    """Take a script from standard input, and print the number of its job."""
+    if words:
+        raise Refused(f"sbatch: error: Unable to open file {words[0]}")
+    wanted = _wanted(options)
+    script = sys.stdin.read()
+    if not script:
+        raise Refused("sbatch: error: Batch script is empty!")
+    if not script.startswith("#!"):
+        raise Refused(
+            "sbatch: error: This does not look like a batch script.  The first\n"
+            "sbatch: error: line must start with #! followed by the path to an interpreter.\n"
+            "sbatch: error: For instance: #!/bin/sh"
+        )
+    with opened(directory) as state:
+        _refuse(state, wanted, options)
+        number = _submit(state, wanted, script)
+        switch = state.known.pop("after_submit", "")
+        if switch == "forgotten":  # the controller died before it had written it down
+            del state.jobs[number]
+            state.known["next_id"] = int(number)
+    if switch in ("unsure", "forgotten"):
+        raise Refused(
+            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+        )
+    return number if "parsable" in options else f"Submitted batch job {number}"
+
+
+def _wanted(options: Options) -> Job:
+    minutes = options.get("time", "0")
+    if not MINUTES.fullmatch(minutes):
+        raise Refused("sbatch: error: Invalid --time specification", 255)
+    if not MINUTES.fullmatch(options.get("mem", "0").rstrip("M")):
+        raise Refused("sbatch: error: Invalid --mem specification", 255)
+    cpus = options.get("cpus-per-task", "1")
+    if not cpus.isdecimal():
+        raise Refused(f'sbatch: error: Invalid numeric value "{cpus}" for --cpus-per-task.')
+    return {
+        "name": options.get("job-name", "sbatch"),
+        "comment": options.get("comment", "(null)"),
+        "partition": options.get("partition", "main"),
+        "cpus": int(cpus),
+        "memory": int(options.get("mem", "0").rstrip("M")),
+        "features": options.get("constraint", ""),
+        "minutes": int(minutes),
+        "nice": int(options.get("nice", "0")),
+        "account": options.get("account", "(null)"),
+        "qos": options.get("qos", "(null)"),
+        "requeue": "no-requeue" not in options,
+        "uid": options.get("uid", ""),
+        "stdout": options.get("output", "/dev/null"),
+        "stderr": options.get("error", ""),
+        "directory": options.get("chdir", os.getcwd()),
+        "environment": _exported(options.get("export", "ALL")),
+        "held": "hold" in options,
+        "reason": "JobHeldUser" if "hold" in options else "None",
+    }
+
+
+def _exported(words: str) -> dict[str, str]:
+    """Return what of our environment the job gets: all of it, or only the names."""
+    found: dict[str, str] = {}
+    for word in words.split(","):
+        name, given, value = word.partition("=")
+        if word == "ALL":
+            found |= os.environ
+        elif given:
+            found[name] = value
+        elif name in os.environ:
+            found[name] = os.environ[name]
+    return found
+
+
+def _refuse(state: State, wanted: Job, options: Options) -> None:
+    failed = "sbatch: error: Batch job submission failed:"
+    partition = state.partitions.get(wanted["partition"])
+    if partition is None:
+        raise Refused(
+            f"sbatch: error: invalid partition specified: {wanted['partition']}\n"
+            f"{failed} Invalid partition name specified"
+        )
+    nodes = [state.nodes[name] for name in partition["nodes"]]
+    features = [one for one in wanted["features"].split("&") if one]
+    known = {one for node in state.nodes.values() for one in node["features"].split(",")}
+    if not known.issuperset(features):
+        raise Refused(f"{failed} Invalid feature specification")
+    if wanted["memory"] > max(node["memory"] for node in nodes):
+        # The real controller keeps a record of it all the same.
+        state.end(state.jobs[_submit(state, wanted, "")], "FAILED", "BadConstraints", 1)
+        raise Refused(
+            f"sbatch: error: Memory specification can not be satisfied\n{failed}"
+            " Requested node configuration is not available"
+        )
+    if options.get("uid") and os.getuid():
+        raise Refused("sbatch: error: --uid only permitted by root user")
+
+
+def _submit(state: State, wanted: Job, script: str) -> str:
+    number = state.new_id()
+    features = [one for one in wanted["features"].split("&") if one]
+    state.jobs[number] = {
+        **wanted,
+        "features": features,
+        "id": number,
+        "script": script,
+        "state": "PENDING",
+        "node": "",
+        "launch": 0,
+        "code": 0,
+        "submitted": int(time.time()),
+        "started": 0,
+        "ended": 0,
+        "serial": state.serial(),
+        "taken": 0,
+        "pid": 0,
+        "script_pid": 0,
+        "steps": [],
+    }
+    return number
+
+
+# ---- scancel --------------------------------------------------------------------------------------
+
+
+def scancel(directory: Path, options: Options, words: Sequence[str]) -> str:
+    """End jobs, or send them a signal. Numbers that nobody knows are passed over when it ends them."""
+    if not words and "name" not in options:
+        raise Refused("scancel: error: No job identification provided")
+    number = _signal(options["signal"]) if "signal" in options else 0
+    with opened(directory) as state:
+        named = [job["id"] for job in state.jobs.values() if job["name"] == options.get("name")]
+        for word in (*words, *named):
+            if not word.isdecimal():
+                raise Refused(f"scancel: error: Invalid job id {word}")
+            job = state.job(word)
+            if job is None and number:
+                raise Refused(f"scancel: error: Kill job error on job id {word}: {NO_SUCH_JOB}")
+            if job is None or job["state"] in ENDED:
+                continue
+            if number:
+                _send(job, number, everywhere="full" in options)
+            elif job["state"] == "PENDING":
+                state.end(job, "CANCELLED", code=signal.SIGTERM)
+            else:
+                job["state"] = "COMPLETING"
+                if job["pid"]:
+                    os.kill(job["pid"], signal.SIGTERM)
+    return ""
+
+
+def _signal(name: str) -> int:
+    try:
+        return int(name) if name.isdecimal() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
+    except KeyError:
+        raise Refused(f"Unknown job signal: {name}") from None
+
+
+def _send(job: Job, number: int, *, everywhere: bool) -> None:
+    if job["script_pid"] and everywhere:
+        os.killpg(job["script_pid"], number)
+    elif job["script_pid"]:
+        os.kill(job["script_pid"], number)
+
+
+# ---- srun -----------------------------------------------------------------------------------------
+
+
+def srun(directory: Path, options: Options, words: Sequence[str]) -> str:
+    """Run a command inside a job that runs; end with the command's status, as the real one does."""
+    number = options.get("jobid", "")
+    refused = f"srun: error: Unable to confirm allocation for job {number}:"
+    with opened(directory) as state:
+        job = state.job(number)
+        if job is None or job["state"] in ENDED:
+            raise Refused(f"{refused} {NO_SUCH_JOB}")
+        if job["state"] == "PENDING":
+            raise Refused(f"{refused} Job is pending execution")
+        env = _exported(options.get("export", "ALL")) | {"SLURM_JOB_ID": number}
+        step = _step(words, options, env)
+        job["steps"].append(step.pid)
+    status = step.wait()
+    if status < 0:
+        raise Refused(
+            f"srun: error: {job['node']}: task 0: {signal.strsignal(-status)}", 128 - status
+        )
+    if status:
+        raise Refused(f"srun: error: {job['node']}: task 0: Exited with exit code {status}", status)
+    return ""
+
+
+def _step(words: Sequence[str], options: Options, env: dict[str, str]) -> "subprocess.Popen[bytes]":
+    die = ctypes.CDLL(None).prctl  # a step ends with its srun
+
+    def prepare() -> None:
+        die(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    try:
+        return subprocess.Popen(
+            list(words),
+            env=env,
+            cwd=options.get("chdir"),
+            preexec_fn=prepare,
+            start_new_session="pty" not in options,
+        )
+    except FileNotFoundError:
+        raise Refused(
+            f"slurmstepd: error: execve(): {words[0]}: No such file or directory\n"
+            "srun: error: node1: task 0: Exited with exit code 2",
+            2,
+        ) from None
+
+
+# ---- scontrol -------------------------------------------------------------------------------------
+
+
+def scontrol(directory: Path, options: Options, words: Sequence[str]) -> str:
+    """Print what the controller knows of one thing, or change a node."""
+    match list(words):
+        case ["ping"]:
+            return "Slurmctld(primary) at fake is UP"
+        case ["version"]:
+            return VERSION
+        case ["show", "config"]:
+            return "BatchStartTimeout       = 10 sec\nClusterName             = fake\nMinJobAge               = 300 sec"
+        case ["show", "job", number]:
+            return _show_job(directory, number)
+        case ["show", "partition", name]:
+            return _show_partition(directory, name)
+    raise Refused(f"invalid keyword: {' '.join(words)}")
+
+
+def _show_job(directory: Path, number: str) -> str:
+    with opened(directory) as state:
+        job = state.job(number)
+    if job is None:
+        raise Refused(f"slurm_load_jobs error: {NO_SUCH_JOB}")
+    code = f"{os.waitstatus_to_exitcode(job['code'] & 0xFF00)}:{job['code'] & 0x7F}"
+    return (
+        f"JobId={number} JobName={job['name']} JobState={job['state']} Reason={job['reason']}"
+        f" Requeue={int(job['requeue'])} BatchFlag=1 ExitCode={code} Partition={job['partition']}"
+        f" NodeList={job['node']} BatchHost={job['node']} Comment={job['comment']} "
+    )
+
+
+def _show_partition(directory: Path, name: str) -> str:
+    with opened(directory) as state:
+        known = state.partitions.get(name)
+        cpus = sum(state.nodes[one]["cpus"] for one in known["nodes"]) if known else 0
+    if known is None:
+        raise Refused(f"Partition {name} not found")
+    nodes = "node[1-2]" if len(known["nodes"]) == 2 else known["nodes"][0]
+    return (
+        f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED"
+        f" MaxTime=UNLIMITED Nodes={nodes} State=UP TotalCPUs={cpus} TotalNodes={len(known['nodes'])}"
+    )
+
+
+# ---- all of them ----------------------------------------------------------------------------------
+
+PROGRAMS: dict[str, Callable[[Path, Options, Sequence[str]], str]] = {
+    "sbatch": sbatch,
+    "squeue": squeue,
+    "scancel": scancel,
+    "srun": srun,
+    "sinfo": sinfo,
+    "scontrol": scontrol,
+}
+WITHOUT_CONTROLLER = {
+    "sbatch": "sbatch: error: Batch job submission failed: ",
+    "squeue": "slurm_load_jobs error: ",
+    "scancel": "scancel: error: Kill job error on job id {}: ",
+    "srun": "srun: error: Unable to confirm allocation for job {}: ",
+    "sinfo": "slurm_load_partitions: ",
+    "scontrol": "slurm_load_jobs error: ",
+}
+
+
+def main(program: str, place: str, *given: str) -> int:
+    """Be one of the programs; return its exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    directory = Path(place)
+    try:
+        try:
+            options, words = parse(program, given)
+        except Refused as error:
+            with opened(directory) as state:
+                state.known["faults"].append(str(error))
+            raise
+        if "version" in options or words == ["version"]:
+            said = VERSION
+        else:
+            _contact(program, directory, options, words)
+            said = PROGRAMS[program](directory, options, words)
+    except Refused as error:
+        to = sys.stdout if str(error).endswith("not found") else sys.stderr
+        print(error, file=to)
+        return error.status
+    if said:
+        sys.stdout.write(f"{said}\n")
+    return 0
+
+
+def _contact(program: str, directory: Path, options: Options, words: Sequence[str]) -> None:
+    """Reach the controller; where it is away, wait a while and say so."""
+    with opened(directory) as state:
+        state.known["calls"].append([program, *words])
+        away = state.known.get("away")
+    if away is not None:
+        if words == ["ping"]:
+            raise Refused("Slurmctld(primary) at fake is DOWN not found")
+        time.sleep(away)
+        number = options.get("jobid") or next(iter(words), "")
+        text = WITHOUT_CONTROLLER[program].format(number) + AWAY
+        raise Refused(text, 8 if program == "scancel" else 1)
