@@ -11,7 +11,9 @@ _FIND = """
      WHERE allocation_id = :allocation_id AND task = :task AND number = :number
 """
 _OF = "SELECT * FROM cluster_runs WHERE allocation_id = :allocation_id ORDER BY task, number"
-_VOID = "SELECT * FROM cluster_runs INDEXED BY cluster_runs_void WHERE pool = :pool AND status = 'void'"
+_VOID = (
+    "SELECT * FROM cluster_runs INDEXED BY cluster_runs_void WHERE pool = :pool AND status = 'void'"
+)
 _PUT = """
     INSERT INTO cluster_runs (allocation_id, task, number, pool, status, claim_hash, token_hash, nonce,
                               job_id, host, submitted_at, claimed_at, stdout_base, stderr_base, result)

@@ -1,8 +1,8 @@
 """What an attempt brings to its host: an archive with its directories, its command and its secrets.
 
-    alloc/             what the allocation shares, without its logs
-    <task>/            local and secrets, with what was fetched, rendered and handed over
-    .steward/          the wrapper's: settings, the script that becomes the task, and one for sessions
+alloc/             what the allocation shares, without its logs
+<task>/            local and secrets, with what was fetched, rendered and handed over
+.steward/          the wrapper's: settings, the script that becomes the task, and one for sessions
 """
 
 import io

@@ -7,6 +7,7 @@ attempt it is about by that secret, so nobody can ask about another one.
 
 import hashlib
 import hmac
+import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -64,6 +65,11 @@ class Desk:
             cluster.watch(made)
         return made
 
+    def close(self) -> None:
+        """Let no wrapper wait for an order any more: it asks again, and finds the next daemon."""
+        for run in self._runs.values():
+            run.dismiss()
+
     def of_allocation(self, alloc_id: str) -> list[Run]:
         """Return the attempts of an allocation."""
         return [one for one in self._runs.values() if one.row.allocation_id == alloc_id]
@@ -102,7 +108,8 @@ class Desk:
             if now.claim_hash != row.claim_hash:
                 raise Denied
             self._check(now, nonce)
-            known = {"token_hash": hashed, "host": host, "job_id": job_id or now.job_id}
+            known: dict[str, object] = {"token_hash": hashed, "host": host}
+            known["job_id"] = job_id or now.job_id
             if now.status != RunStatus.RUNNING:
                 known |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
                 known["claimed_at"] = self._clock.now()
@@ -124,6 +131,16 @@ class Desk:
         async with self._packing:
             await trio.to_thread.run_sync(bundle.pack_files, str(path), run.attempt)
         return path
+
+    async def pieces(self, path: Path) -> AsyncIterator[bytes]:
+        """Yield what is in a file that is not needed any more afterwards."""
+        try:
+            async with await trio.open_file(path, "rb") as file:
+                while data := await file.read(_CHUNK):
+                    yield data
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
         """Take a piece of output; return the offset to go on from."""
@@ -183,16 +200,3 @@ class Desk:
 
 def _hash(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-async def pieces(path: Path) -> AsyncIterator[bytes]:
-    """Yield what is in a file that is not needed any more afterwards."""
-    try:
-        async with await trio.open_file(path, "rb") as file:
-            with suppress(FileNotFoundError):
-                path.unlink()
-            while data := await file.read(_CHUNK):
-                yield data
-    finally:
-        with suppress(FileNotFoundError):
-            path.unlink()

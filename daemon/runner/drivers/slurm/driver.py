@@ -42,8 +42,11 @@ class SlurmDriver:
 
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of it."""
-        missing = [one for one in ("sbatch", "squeue", "scancel", "srun", "scontrol")
-                   if self._cluster.tools.find(one) is None]
+        missing = [
+            one
+            for one in ("sbatch", "squeue", "scancel", "srun", "scontrol")
+            if self._cluster.tools.find(one) is None
+        ]
         if missing:
             return Fingerprint(
                 trouble=f"{', '.join(missing)} cannot be found in {self._cluster.tools.path}: "
@@ -115,7 +118,9 @@ class SlurmDriver:
 
         def write(tx: Transaction) -> list[ClusterRun]:
             rows = cluster_runs.of_allocation(tx, alloc_id)
-            return [cluster_runs.withdraw(tx, row) for row in rows if row.pool == self._cluster.name]
+            return [
+                cluster_runs.withdraw(tx, row) for row in rows if row.pool == self._cluster.name
+            ]
 
         rows = self._cluster.store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
         if not rows:

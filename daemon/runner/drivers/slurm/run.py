@@ -37,6 +37,8 @@ _RENEWALS = 3  # submissions of which nothing ran until that counts as a failure
 _DELIVERY = 60.0  # seconds that files may take to their task
 _TICK = SECOND // 100  # of the clock of `/proc`, on every Linux
 _PAGE = 4096
+# States of a job of which its wrapper tells better.
+_EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
 KINDS = ("stdout", "stderr")
 _NEVER = Exit(code=137, signal=9, message="it was stopped before it began")
 
@@ -68,11 +70,14 @@ class Run:
         self._is_stuck = False
         self._renewals = 0
         self._heard = trio.current_time()
+        self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
         self._orders: list[tuple[int, str]] = []
         self._taken = 0  # the last order of which the wrapper knows
         self._used = Use()
         self._ended = trio.Event()
+        self._note: Callable[[str], None] = _say_nothing
+        self._said = ""
         logs = () if attempt.log.disabled else KINDS
         self.intakes = {
             kind: Intake(
@@ -92,14 +97,7 @@ class Run:
 
     async def begun(self, note: Callable[[str], None]) -> int | None:
         """Return when it was claimed; None: it ended without. Raises `StartFailed`."""
-        said = ""
-
-        def tell(text: str) -> None:
-            nonlocal said
-            if text != said:
-                said = text
-                note(text)
-
+        self._note, tell = note, self._tell
         while self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
             if self.row.status == RunStatus.SUBMITTING:
                 await self._submit(tell)
@@ -110,7 +108,15 @@ class Run:
                 await self._conclude_unclaimed(tell)
             else:
                 await self._next()
+        if self.row.status == RunStatus.RUNNING:
+            tell(f"job {self.row.job_id} runs on {self.row.host or 'a host'}")
         return self.row.claimed_at or None
+
+    def _tell(self, text: str) -> None:
+        """Say where it stands, unless that was said last."""
+        if text != self._said:
+            self._said = text
+            self._note(text)
 
     async def _next(self) -> None:
         """Return when something has changed; ask how a job ended as long as the cluster remembers."""
@@ -126,7 +132,9 @@ class Run:
         """Return where it stands, in plain words; nothing while that is not known."""
         if not self.cluster.is_reachable:
             return f"the cluster does not answer, and nothing is concluded: {self.cluster.trouble}"
-        return self._seen[0].said if self._seen else ""
+        if not self._seen or (self._seen[0].state in _EXPECTED and self.row.claimed_at):
+            return ""
+        return self._seen[0].said
 
     async def _conclude_unclaimed(self, note: Callable[[str], None]) -> None:
         """Submit anew what nobody has run; end what cannot be run. Raises `StartFailed`."""
@@ -163,7 +171,9 @@ class Run:
         attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
         if attempt.user and not is_root:
             await self._change(status=RunStatus.ENDED)
-            raise StartFailed(f"user {attempt.user!r}: only a daemon that is root can run others' tasks")
+            raise StartFailed(
+                f"user {attempt.user!r}: only a daemon that is root can run others' tasks"
+            )
         env = submission.environment_of(
             claim=claim,
             url=self.cluster.url,
@@ -222,8 +232,10 @@ class Run:
 
     async def wait(self) -> Exit:
         """Return how it ended."""
-        while self.row.status == RunStatus.RUNNING:
-            if self._is_settled() and not self._is_alive():
+        while self.row.status not in {RunStatus.ENDED, RunStatus.VOID}:
+            if self.row.status != RunStatus.RUNNING:  # it is about to be withdrawn
+                await self._changes.wait()
+            elif self._is_settled() and not self._is_alive():
                 await self._finish(self._word or states.GONE)
             else:
                 await self._next()
@@ -319,11 +331,18 @@ class Run:
             self._over_since = trio.current_time()
         if ours != self._seen or not active:
             self._seen = ours
+            self._say_how_it_goes()
             self._changes.announce()
+
+    def _say_how_it_goes(self) -> None:
+        """Tell of what people should know while it runs."""
+        if self.row.status == RunStatus.RUNNING and (standing := self._standing()):
+            self._tell(standing)
 
     def lose_sight(self) -> None:
         """Conclude nothing until the cluster answers again."""
         self._over_since = None
+        self._say_how_it_goes()
         self._changes.announce()
 
     def _is_settled(self) -> bool:
@@ -367,7 +386,7 @@ class Run:
             self._changes.announce()
         self._listening += 1
         try:
-            while self.row.status == RunStatus.RUNNING:
+            while self.row.status == RunStatus.RUNNING and not self._is_closing:
                 if wanted := [one for one in self._orders if one[0] > seen]:
                     return "".join(f"{number} {text}\n" for number, text in wanted)
                 await self._changes.wait()
@@ -375,6 +394,11 @@ class Run:
         finally:
             self._listening -= 1
             self.heard()
+
+    def dismiss(self) -> None:
+        """Let nobody wait for orders: the daemon ends."""
+        self._is_closing = True
+        self._changes.announce()
 
     def uses(self, *, user: int, system: int, pages: int) -> None:
         """Take note of what it uses: ticks of the clock, pages of memory."""
@@ -418,6 +442,10 @@ class Run:
     def _take(self, row: ClusterRun) -> None:
         self.row = row
         self._changes.announce()
+
+
+def _say_nothing(text: str) -> None:
+    del text
 
 
 def _shell_name(signal: str) -> str:

@@ -30,7 +30,9 @@ _NO_ANSWER = re.compile(
     r"temporarily|socket|controller not responding|i/o error|try again",
     re.IGNORECASE,
 )
-_PASSING = re.compile(r"limit|MaxJobCount|too many|in drain state|not available \(down\)", re.I)
+_PASSING = re.compile(
+    r"limit|MaxJobCount|too many|in drain state|not available \(down\)", re.IGNORECASE
+)
 
 _WAITS = {
     "None": "the cluster has not looked at it yet",
