@@ -82,6 +82,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.evals.gc",
         "daemon.evals.nodes",
         "daemon.evals.steering",
+        "daemon.runner.drivers.slurm.examine",
+        "daemon.runner.drivers.slurm.tools",
         "daemon.runner.files",
         "daemon.runner.kept_logs",
         "daemon.runner.logs",

@@ -17,6 +17,7 @@ from daemon.api.cluster import (
     evaluations,
     namespaces,
     nodes,
+    pools,
     statuses,
 )
 from daemon.jobs.dispatch import JobDispatchRequest
@@ -35,6 +36,7 @@ from storage.records.namespace import Namespace
 from storage.records.node import Node
 from storage.records.notification import Notification
 from storage.records.periodic import Clock, Launch, Slot
+from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
 from storage.records.statuses import JobStatusLine
 from storage.records.views import AllocationStub, WholeAllocation
@@ -175,6 +177,7 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     history.submission: Contract(gives=Submission, query={"version": NUMBER}),
     progress.summary: Contract(gives=JobSummary),
     progress.explain: Contract(gives=Explanation),
+    pools.check: Contract(gives=PoolCheck),
     progress.job_allocations: Contract(
         gives=list[AllocationLine], query={"all": FLAG, "filter": TEXT, **_ALLOCATIONS}
     ),

@@ -304,6 +304,7 @@ ROUTES: tuple[Route, ...] = (
     Write("DELETE", "/v1/node/pool/{name}", pools.write, MANAGEMENT),
     Read("/v1/node/pool/{name}/jobs", pools.pool_jobs, LIST, long=True),
     Read("/v1/node/pool/{name}/nodes", pools.pool_nodes, NODE_READ),
+    Write("POST", "/v1/node/pool/{name}/check", pools.check, NODE_WRITE),
     Read("/v1/node/{node_id}", nodes.read, NODE_READ, ("nodes/{node_id}",)),
     Read(
         "/v1/node/{node_id}/allocations",

@@ -100,6 +100,9 @@ _NODE: Tree = {
     "eligibility": "daemon.cli.drain:eligibility",
     "status": "daemon.cli.node:status",
 }
+_POOL: Tree = {
+    "check": "daemon.cli.poolcheck:check",
+}
 _ACL: Tree = {
     "bootstrap": "daemon.cli.acl:bootstrap",
     "policy": (
@@ -186,6 +189,7 @@ COMMANDS: Tree = {
     "fmt": "daemon.cli.write:fmt",
     "system": ("Tidy up now rather than later.", _SYSTEM),
     "var": ("Keep values for jobs, sealed.", _VAR),
+    "pool": ("Look at pools, those of clusters as well.", _POOL),
     "policy": ("Policies: what the holder of a token may do, and why.", _POLICY),
     "read": "daemon.cli.path:read",
     "write": "daemon.cli.path:write",

@@ -9,6 +9,8 @@
 UNAVAILABLE=69 # sysexits.h: something is needed that only an administrator can give
 step_pid=''
 with_signals=''
+updated=''
+policy='' # the file that keeps services from being started
 
 say() { printf '==> %s\n' "$*"; }
 detail() { printf '    %s\n' "$*"; }
@@ -33,6 +35,7 @@ on_exit() {
         wait "$step_pid" 2>/dev/null || :
     fi
     tidy
+    allow_services
     [ -z "${scratch:-}" ] || rm -rf -- "$scratch"
     exit "$status"
 }
@@ -129,9 +132,25 @@ install_packages() { # package...
     say "installing $* with apt-get"
     # An installation that was interrupted earlier is finished first.
     quietly dpkg --configure -a
-    quietly apt-get update
+    [ -n "$updated" ] || quietly apt-get update
+    updated=yes
+    forbid_services
     quietly env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+    allow_services
     detail "installed: $(set_up <"$scratch/said")"
+}
+
+# Packages start the services that they bring; tests start what they need by themselves.
+forbid_services() {
+    { [ ! -e /usr/sbin/policy-rc.d ] && [ -w /usr/sbin ]; } || return 0
+    policy=/usr/sbin/policy-rc.d
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+}
+
+allow_services() {
+    [ -z "$policy" ] || rm -f -- "$policy"
+    policy=''
 }
 
 want_programs() { # program=package...: install those that are missing where that is possible

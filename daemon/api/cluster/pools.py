@@ -3,11 +3,15 @@
 A pool is made by configuring a node to be in it; there is nothing to create or to remove.
 """
 
+import os
+
 import msgspec
 
 from daemon.api.cluster.nodes import stub
 from daemon.api.paging import paginate
 from daemon.jobspec.filter import compile_filter
+from daemon.runner.drivers.slurm.examine import examine
+from daemon.runner.drivers.slurm.tools import Tools
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
@@ -16,6 +20,7 @@ from storage.queries import job_listings, nodes
 from storage.readers import Snapshot
 from storage.records.base import HOUR, Duration, Record
 from storage.records.codec import encode
+from storage.records.pool_check import PoolCheck
 
 _INDEX = 1  # they are there from the beginning
 _ALWAYS = {
@@ -105,6 +110,21 @@ async def write(request: Request) -> Reply:
     raise Refused(
         "pools follow the nodes: start the daemon with --node-pool to have its node in another one"
     )
+
+
+async def check(request: Request) -> Reply:
+    """Look at the way to the cluster of a pool, as the daemon goes it; nothing is submitted."""
+    name, config = request["name"], request.parts.config
+    pool = config.pools.get(name)
+    if pool is None:
+        raise NotFound(
+            f"pool {name!r} is none of a cluster: the configuration has no [pools.{name}]"
+        )
+    tools = Tools(path=os.environ.get("PATH", os.defpath), config=pool.cluster_config)
+    partition = pool.partition or name
+    found = await examine(tools, partition, config.wrapper_url)
+    shown = PoolCheck(pool=name, engine=pool.engine, partition=partition, findings=found)
+    return Reply(body=shown)
 
 
 def _find(request: Request, db: Snapshot) -> NodePool:

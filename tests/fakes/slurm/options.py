@@ -77,11 +77,11 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
 
 
 class Refused(Exception):
-    """What a program prints to standard error, and its exit status."""
+    """What a program prints when it cannot, and its exit status; `aloud`: to standard output."""
 
-    def __init__(self, text: str, status: int = 1) -> None:
+    def __init__(self, text: str, status: int = 1, *, aloud: bool = False) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.aloud = status, aloud
 
 
 def parse(program: str, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:

@@ -20,6 +20,13 @@ from tests.fakes.slurm.state import ENDED, Job, State, opened
 VERSION = "slurm-wlm 22.05.8"
 AWAY = "Unable to contact slurm controller (connect failure)"
 MINUTES = re.compile(r"\d+")
+SETTINGS = {
+    "ClusterName": "fake",
+    "KillWait": "5 sec",
+    "MaxJobCount": "10000",
+    "MinJobAge": "300 sec",
+    "SchedulerParameters": "batch_sched_delay=0,bf_interval=2",
+}
 PR_SET_PDEATHSIG = 1
 
 
@@ -249,7 +256,7 @@ def scontrol(directory: Path, options: Options, words: Sequence[str]) -> str:
         case ["version"]:
             return VERSION
         case ["show", "config"]:
-            return "BatchStartTimeout       = 10 sec\nClusterName             = fake\nMinJobAge               = 300 sec"
+            return "\n".join(f"{name:<23} = {value}" for name, value in SETTINGS.items())
         case ["show", "job", number]:
             return _show_job(directory, number)
         case ["show", "partition", name]:
@@ -275,7 +282,7 @@ def _show_partition(directory: Path, name: str) -> str:
         known = state.partitions.get(name)
         cpus = sum(state.nodes[one]["cpus"] for one in known["nodes"]) if known else 0
     if known is None:
-        raise Refused(f"Partition {name} not found")
+        raise Refused(f"Partition {name} not found", aloud=True)
     nodes = "node[1-2]" if len(known["nodes"]) == 2 else known["nodes"][0]
     return (
         f"PartitionName={name} AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL MaxNodes=UNLIMITED"
@@ -320,8 +327,7 @@ def main(program: str, place: str, *given: str) -> int:
             _contact(program, directory, options, words)
             said = PROGRAMS[program](directory, options, words)
     except Refused as error:
-        to = sys.stdout if str(error).endswith("not found") else sys.stderr
-        print(error, file=to)
+        print(error, file=sys.stdout if error.aloud else sys.stderr)
         return error.status
     if said:
         sys.stdout.write(f"{said}\n")
@@ -335,7 +341,7 @@ def _contact(program: str, directory: Path, options: Options, words: Sequence[st
         away = state.known.get("away")
     if away is not None:
         if words == ["ping"]:
-            raise Refused("Slurmctld(primary) at fake is DOWN not found")
+            raise Refused("Slurmctld(primary) at fake is DOWN", aloud=True)
         time.sleep(away)
         number = options.get("jobid") or next(iter(words), "")
         text = WITHOUT_CONTROLLER[program].format(number) + AWAY

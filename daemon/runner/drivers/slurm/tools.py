@@ -82,7 +82,9 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
 
 def _said(program: str, done: "subprocess.CompletedProcess[bytes]") -> str:
     if done.returncode:
-        text = done.stderr.decode(errors="replace").strip() or f"status {done.returncode}"
+        # scontrol complains to standard output.
+        said = done.stderr.strip() or done.stdout.strip()
+        text = said.decode(errors="replace") or f"status {done.returncode}"
         raise ToolFailed(text.removeprefix(f"{program}: error: "), unsure=done.returncode < 0)
     return done.stdout.decode(errors="replace")
 

@@ -1,0 +1,111 @@
+"""What the daemon finds on the way to a cluster, and what it says when something is wrong."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers.slurm.examine import examine, meaning
+from daemon.runner.drivers.slurm.tools import PROGRAMS, Tools
+from storage.records.pool_check import PoolFinding
+from tests.fakes.slurm.world import FakeSlurm, fake_slurm
+
+URL = "https://steward.example:4690"
+STEPS = ["programs", "version", "partition", "hosts", "limits", "address"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[FakeSlurm]:
+    with fake_slurm(tmp_path / "slurm") as found:
+        yield found
+
+
+async def found(world: FakeSlurm, partition: str = "main", url: str = URL) -> list[PoolFinding]:
+    return await examine(Tools(path=str(world.bin)), partition, url)
+
+
+async def test_all_is_well(world: FakeSlurm) -> None:
+    findings = await found(world)
+    assert [(one.step, one.good) for one in findings] == [(step, True) for step in STEPS]
+    said = {one.step: one.message for one in findings}
+    assert said["version"] == "slurm-wlm 22.05.8"
+    assert said["partition"] == "main is up, with 2 hosts and 32 cores"
+    assert said["hosts"] == "2 of 2 take jobs, the largest with 16 cores and 8000 MB"
+    assert said["limits"] == (
+        "jobs run for unlimited at most, 10000 are known at once; "
+        "one that has ended is remembered for 300 sec"
+    )
+    assert said["address"] == f"hosts report to {URL}"
+
+
+async def test_an_address_of_this_machine_is_told(world: FakeSlurm) -> None:
+    findings = await found(world, url="http://127.0.0.1:4690")
+    assert findings[-1].message.endswith(
+        "only hosts of the cluster that are this machine itself reach it"
+    )
+
+
+async def test_programs_that_are_missing_are_named(world: FakeSlurm) -> None:
+    (world.bin / "srun").unlink()
+    (one,) = await found(world)
+    assert (one.step, one.good) == ("programs", False)
+    assert one.message.startswith(f"srun: not in {world.bin}, where the daemon looks; install")
+
+
+async def test_nothing_more_is_asked_of_a_controller_that_is_away(world: FakeSlurm) -> None:
+    world.controller_away()
+    findings = await found(world)
+    assert [one.step for one in findings] == STEPS[:3]
+    assert not findings[-1].good
+    assert findings[-1].message.startswith("the controller does not answer: look whether slurmctld")
+
+
+async def test_a_partition_that_is_not_there_is_told(world: FakeSlurm) -> None:
+    findings = await found(world, "nope")
+    assert (findings[-1].step, findings[-1].good) == ("partition", False)
+    assert findings[-1].message == (
+        "the cluster has no such partition: compare with what sinfo -s lists "
+        "(Partition nope not found)"
+    )
+
+
+async def test_hosts_that_take_no_jobs_are_told_with_their_reasons(world: FakeSlurm) -> None:
+    world.drain("node1", "Duplicate jobid")
+    said = (await found(world))[3]
+    assert said.good
+    assert said.message == (
+        "1 of 2 take jobs, the largest with 16 cores and 8000 MB; "
+        "node1 is drained (Duplicate jobid)"
+    )
+    world.node_down("node2")
+    said = (await found(world))[3]
+    assert not said.good
+    assert said.message == (
+        "no host takes jobs: node1 is drained (Duplicate jobid); node2 is down* (Not responding)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "begins", "ends"),
+    [
+        (
+            'sinfo: error: Munge encode failed: Failed to access "/run/munge/munge.socket.2"\n'
+            "slurm_load_partitions: Protocol authentication error",
+            "munge does not answer on the daemon's machine",
+            "(slurm_load_partitions: Protocol authentication error)",
+        ),
+        (
+            "fatal: Could not establish a configuration source",
+            "the programs find no configuration of the cluster",
+            "(fatal: Could not establish a configuration source)",
+        ),
+        ("something else", "something else", "something else"),
+    ],
+)
+def test_what_a_program_says_is_explained(said: str, begins: str, ends: str) -> None:
+    assert meaning(said).startswith(begins)
+    assert meaning(said).endswith(ends)
+
+
+def test_all_programs_are_in_the_fake(world: FakeSlurm) -> None:
+    assert {one.name for one in world.bin.iterdir()} == set(PROGRAMS)
