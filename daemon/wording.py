@@ -9,6 +9,7 @@ _MISSING = {
     "missing drivers": "a driver of its tasks",
     "missing devices": "a device that its tasks ask for",
     "missing compatible host volumes": "a host volume that it asks for",
+    "not for clusters": "what the group asks for besides one task, being a cluster",
     "missing network": "a network of the kind that it asks for",
 }
 _NO_NETWORK = "missing host network "  # its name, and that of the port, follow

@@ -100,7 +100,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobspec.gotext",
         "daemon.journal",
     ),
-    "daemon.jobs": (*STORAGE, *COMMON, "daemon.jobspec"),
+    "daemon.jobs": (*STORAGE, *COMMON, "daemon.jobspec", "daemon.matching"),
     "daemon.variables": (
         *STORAGE,
         "daemon.acl.seal",

@@ -195,6 +195,7 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
         node_pools=pools,
         policies=parts.policies,
         commands=parts.config.notify_commands,
+        clusters={name: (pool.engine, *pool.drivers) for name, pool in parts.config.pools.items()},
         secrets=lambda db, block: refusal(db, caller, block),
         may_mount=lambda source, read_only: request.caller.grant.may_with_volume(
             source, "mount-readonly" if read_only else "mount-readwrite"

@@ -92,5 +92,6 @@ async def plan(request: Request) -> Reply:
 def _limits(db: Snapshot, job: Job) -> dict[str, list[DriverLimit]]:
     """Return what each driver of a job holds its tasks to, and what not, where they would run."""
     drivers = {task.driver for group in job.task_groups or () for task in group.tasks or ()}
-    node = next(iter(nodes.every(db)), None)  # this daemon's own machine
+    known = sorted(nodes.every(db), key=lambda one: bool(one.engine))  # this machine comes first
+    node = next((one for one in known if job.node_pool in ("all", one.node_pool)), None)
     return {driver: node.limits(driver) for driver in sorted(drivers)} if node else {}

@@ -29,6 +29,7 @@ from storage.records.node import (
     LastDrain,
     Node,
     NodeEvent,
+    NodeStatus,
 )
 from storage.records.times import rfc3339
 from storage.store import Store, unless_full
@@ -55,6 +56,24 @@ async def evaluate_node(store: Store, node_id: str, ids: Iterator[str], *, now: 
         return Changed(index=tx.index if made else tx.last_index(), node=node, eval_ids=made)
 
     return await store.write(write)
+
+
+async def evaluate_down(store: Store, ids: Iterator[str], *, now: int) -> None:
+    """Have every job looked at that has work on a node which is down: that work is lost.
+
+    A node goes down with a start: its pool has left the configuration.
+    """
+
+    def on_down(db: Snapshot) -> list[Node]:
+        found = [one for one in nodes.every(db) if one.status == NodeStatus.DOWN]
+        return [one for one in found if allocations.to_run(db, one.id)]
+
+    def write(tx: Transaction) -> None:
+        for node in on_down(tx):
+            _evaluate(tx, node, Trigger.NODE_UPDATE, ids, now)
+
+    if store.read(on_down):
+        await store.write(write)
 
 
 async def set_eligibility(

@@ -10,8 +10,10 @@ from functools import cached_property
 import msgspec
 
 from daemon.evals.configuration import configuration
-from daemon.scheduler.nodes.fit import Need, Room, need_of
+from daemon.scheduler.nodes.feasible import in_pool
+from daemon.scheduler.nodes.fit import Need, need_of
 from daemon.scheduler.nodes.preempt import Tenants
+from daemon.scheduler.nodes.queue import room_of
 from daemon.scheduler.state import NodeState, Plan
 from storage.queries import evaluations, holdings
 from storage.queries.evaluations import NO_ROOM
@@ -26,12 +28,13 @@ _ANY_ROOM = evaluations.Room(memory=1)
 
 
 class Besides(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an allocation needs besides CPU, memory and disk; and the type of its job.
+    """What an allocation needs besides CPU, memory and disk; and type and pool of its job.
 
     Ports have no names here: so what thousands wait for is a few needs.
     """
 
     type: str
+    pool: str = ""  # of nodes; nothing: any
     cores: int = 0
     static: tuple[int, ...] = ()
     dynamic: int = 0  # how many ports it does not matter which
@@ -54,6 +57,7 @@ def _besides(job: Job, need: Need) -> Besides:
     }
     return Besides(
         type=job.type,
+        pool=job.node_pool,
         cores=need.cores,
         static=tuple(sorted(static)),
         dynamic=sum(len(network.dynamic_ports or ()) for network in need.networks),
@@ -76,7 +80,9 @@ def least_room(job: Job | None, plan: Plan) -> evaluations.Room:
         return NO_ROOM
     if len(known) < len(needs):
         return _ANY_ROOM
-    besides = _besides(job, known[0]) if len(known) == 1 else Besides(type=job.type)
+    besides = (
+        _besides(job, known[0]) if len(known) == 1 else Besides(type=job.type, pool=job.node_pool)
+    )
     return evaluations.Room(
         cpu=min(need.cpu for need in known),
         memory=min(need.memory for need in known),
@@ -91,7 +97,7 @@ class Openings:
     def __init__(self, db: Snapshot, states: tuple[NodeState, ...]) -> None:
         """`states` are all nodes."""
         self._db = db
-        self._rooms = [Room(one, ()) for one in states if one.node.ready]
+        self._rooms = [room_of(one, ()) for one in states if one.node.ready]
 
     def fit(self, needed: evaluations.Room, priority: int) -> bool:
         """Tell whether something of a job of this priority would find on any node what it needs."""
@@ -108,14 +114,16 @@ class Openings:
             devices=besides.devices,
             fixed=None,
         )
-        if any(room.lack(need) is None for room in self._rooms):
+        anyone = Job(id="", priority=priority, node_pool=besides.pool)
+        rooms = [room for room in self._rooms if in_pool(anyone, room.node)]
+        if any(room.lack(need) is None for room in rooms):
             return True
         if not self._may_displace.makes_room_for(besides.type):
             return False
-        anyone = Job(id="", priority=priority)
         return any(
             Tenants(room, self._holders[room.node.id], anyone).choose(need) is not None
-            for room in self._rooms
+            for room in rooms
+            if not room.queues
         )
 
     @cached_property

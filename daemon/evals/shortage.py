@@ -7,6 +7,7 @@ import msgspec
 from daemon.evals.state import node_states
 from daemon.scheduler.nodes.feasible import in_datacenter, in_pool, in_scope
 from daemon.scheduler.nodes.fit import Need, Room, need_of
+from daemon.scheduler.nodes.queue import room_of
 from daemon.scheduler.state import NodeState
 from daemon.wording import several, why
 from storage.queries import holdings
@@ -32,7 +33,9 @@ def of_group(
     need, short = need_of(group), metric.dimension_exhausted or {}
     found = why(msgspec.structs.replace(metric, resources_exhausted=None))
     parts = [found, *_asked(group, need, [*(metric.constraint_filtered or ()), *short])]
-    parts += _amounts(need, [Room(one, ()) for one in here], short, group.count * job.all_at_once)
+    parts += _amounts(
+        need, [room_of(one, ()) for one in here], short, group.count * job.all_at_once
+    )
     if any(name.startswith(_COLLISION) for name in short):
         parts += _ports(db, job, need, here)
     return Cause.PLACE, "; ".join(parts)
@@ -54,7 +57,7 @@ def _why_closed(job: Job, node: Node) -> str:
         asked = ", ".join(job.datacenters or ()) or "none"
         return f"is in datacenter {node.datacenter}, not in one of the job ({asked})"
     if node.status != NodeStatus.READY:
-        return f"is {node.status}"
+        return f"is {node.status}" + (f" ({said})" if (said := node.status_description) else "")
     if node.drain:
         return f"is being drained; open it again with: steward node drain -disable {node.name}"
     return f"takes no new work; open it again with: steward node eligibility -enable {node.name}"

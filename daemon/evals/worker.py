@@ -17,7 +17,7 @@ from daemon.evals import applier
 from daemon.evals.decision import decide
 from daemon.evals.deployments import watch_deployments
 from daemon.evals.gc import Retention, collect_garbage
-from daemon.evals.nodes import watch_drains
+from daemon.evals.nodes import evaluate_down, watch_drains
 from daemon.evals.openings import Openings
 from daemon.evals.state import (
     load,
@@ -54,6 +54,8 @@ async def open_evals(
 
     `listening` tells on which ports of the machine somebody listens.
     """
+    async with unless_full("work on nodes that are down"):
+        await evaluate_down(store, ids, now=clock.now())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_work, store, clock, ids, listening)
         nursery.start_soon(watch_deployments, store, clock, ids)

@@ -5,7 +5,7 @@ register-request-errors, register-validation, enforce-index, update-job): the bo
 itself, the index that the caller enforces, what may not change.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -15,6 +15,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
+from daemon.matching.clusters import unfit, unoffered
 from storage.errors import Conflict, Invalid, Malformed, Refused
 from storage.queries import evaluations, job_status, jobs, namespaces, submissions
 from storage.readers import Snapshot
@@ -64,7 +65,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
     `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing;
     `may_mount` whether a volume of the machine may be mounted, if only for reading; `commands` are
-    those by which somebody may be told of it.
+    those by which somebody may be told of it; `clusters` the pools that are of a cluster, with their
+    drivers.
     """
 
     region: str
@@ -73,6 +75,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
     commands: Collection[str] = ()
+    clusters: Mapping[str, Collection[str]] = {}
 
 
 def parse_job(
@@ -189,6 +192,7 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
         errors += forbidden(job, namespace)
     if job.node_pool not in surroundings.node_pools:
         errors.append(f'job "{job.id}" is in nonexistent node pool "{job.node_pool}"')
+    errors += _unfit(job, surroundings.clusters)
     command = NOTIFY_COMMAND.of(job.meta)
     if command and command not in surroundings.commands:
         known = ", ".join(sorted(surroundings.commands)) or "none is there"
@@ -207,6 +211,19 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
                 f'the host volume "{volume.source}" may not be mounted so: see its policies'
             )
     return errors
+
+
+def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:
+    """Return what of a job cannot be in the pool that it names, because that is of a cluster."""
+    if job.node_pool not in clusters:
+        return []
+    drivers = clusters[job.node_pool]
+    return [
+        f'group "{group.name}": {what} cannot be in node pool "{job.node_pool}", which is a '
+        f"cluster; {fix}, or choose another node_pool"
+        for group in job.task_groups or ()
+        for what, fix in (*unfit(job, group), *unoffered(group, drivers))
+    ]
 
 
 def check_index(before: Job | None, enforced: int) -> None:

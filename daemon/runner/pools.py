@@ -25,6 +25,7 @@ from storage.readers import Snapshot
 from storage.records.base import SECOND
 from storage.records.node import (
     ENGINE,
+    MHZ_PER_CORE,
     DriverInfo,
     EngineHost,
     Node,
@@ -52,7 +53,7 @@ _NO_RESOURCES = NodeResources(
     disk=NodeDisk(disk_mb=0),
     networks=[],
 )
-_OURS = (ENGINE, "engine.partition", "engine.mhz_per_core", *of_daemon())  # not the cluster's
+_OURS = (ENGINE, "engine.partition", MHZ_PER_CORE, *of_daemon())  # not the cluster's
 _SHOWN_EVENTS = 10  # of a node, as the peer keeps
 _TOLD_HOSTS = 3  # of those that changed, in one event
 
@@ -108,7 +109,7 @@ def _configured(before: Node, config: Config, pool: Pool, drivers: Drivers, now:
         **of_daemon(),
         ENGINE: pool.engine,
         "engine.partition": pool.partition or before.node_pool,
-        "engine.mhz_per_core": str(pool.mhz_per_core),
+        MHZ_PER_CORE: str(pool.mhz_per_core),
     }
     return _classed(
         msgspec.structs.replace(

@@ -31,10 +31,14 @@ def by_number(allocations: Iterable[Allocation]) -> list[Allocation]:
 
 
 def is_lost(allocation: Allocation, nodes: Mapping[str, Node]) -> bool:
-    """Tell whether the node of an allocation is gone, and with it what ran there."""
+    """Tell whether the node of an allocation is gone, and with it what ran there.
+
+    What runs on a cluster goes on while nobody can reach it.
+    """
     node = nodes.get(allocation.node_id)
-    gone = node is None or node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED)
-    return gone and not allocation.client_terminal
+    gone = node is None or node.status == NodeStatus.DOWN
+    away = node is not None and node.status == NodeStatus.DISCONNECTED and not node.engine
+    return (gone or away) and not allocation.client_terminal
 
 
 def is_canary(allocation: Allocation) -> bool:

@@ -11,6 +11,7 @@ from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 DEFAULT_NETWORK = "default"  # the host network of ports that name none
 
 ENGINE = "engine.name"  # the attribute that a node has when it is a partition of a cluster
+MHZ_PER_CORE = "engine.mhz_per_core"
 
 
 class NodeStatus(StrEnum):

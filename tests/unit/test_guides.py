@@ -21,7 +21,7 @@ from tests.unit.jobspec.hcl.build import parse
 
 DOCS = Path(__file__).parents[2] / "docs"
 README = DOCS.parent / "README.md"
-GUIDES = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("coming-from/*.md")])
+GUIDES = sorted([*DOCS.glob("how-to/*.md"), *DOCS.glob("coming-from/*.md"), DOCS / "cluster.md"])
 
 
 def blocks(page: Path, kind: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ obstacle found counts, in the order below; how many nodes each one keeps away is
 
 from collections.abc import Iterable
 
+from daemon.matching.clusters import unfit
 from daemon.scheduler.nodes import devices
 from daemon.scheduler.nodes.constraints import (
     DISTINCT_HOSTS,
@@ -24,6 +25,8 @@ from storage.records.task import Network, Port
 
 # Operators that look at what runs on the nodes, not at the nodes alone.
 OF_MOMENT = frozenset({DISTINCT_HOSTS, DISTINCT_PROPERTY})
+
+NOT_FOR_CLUSTERS = "not for clusters"
 
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
@@ -63,6 +66,8 @@ def _glob(pattern: str, name: str) -> bool:
 def obstacle(job: Job, group: TaskGroup, node: Node) -> str | None:
     """Return what keeps all allocations of a group from a node, None when nothing does."""
     unmet = _unmet(job.constraints, node, job.region)
+    if unmet is None and node.engine and any(unfit(job, group)):
+        return NOT_FOR_CLUSTERS
     if unmet is None and not _has_drivers(group, node):
         return "missing drivers"
     if unmet is None:

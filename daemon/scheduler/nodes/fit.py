@@ -6,7 +6,7 @@ says what is missing, and only after it said None may `offer` be asked.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from typing import Protocol
 
 import msgspec
@@ -93,6 +93,13 @@ def _resources(
     )
 
 
+def resources_of(
+    group: TaskGroup, cpu: Callable[[Task], AllocatedCPU | None]
+) -> AllocatedResources:
+    """Return what an allocation of a group gets that has no ports, with the CPU of each task."""
+    return _resources(group, {task.name: _task(task, cpu(task)) for task in group.tasks or ()})
+
+
 class Share(Protocol):
     """What something holds of a node: MHz, MB, MB, and what is exclusive."""
 
@@ -112,6 +119,8 @@ class Share(Protocol):
 
 class Room:
     """What is left of one node, as far as the plan has come."""
+
+    queues = False  # whether what finds no room may wait there
 
     def __init__(self, state: NodeState, allocations: Iterable[Allocation]) -> None:
         """`allocations` are those of the job on this node; what they hold is in `state`."""
@@ -175,6 +184,9 @@ class Room:
     def _count(self, share: Share, sign: int) -> None:
         most, count = self._slots
         self._slots = (most, count + sign)
+        self._count_amounts(share, sign)
+
+    def _count_amounts(self, share: Share, sign: int) -> None:
         self.cpu -= sign * share.cpu
         self.memory -= sign * share.memory
         self.disk -= sign * share.disk
@@ -188,8 +200,7 @@ class Room:
         """Return the first thing of which there is too little, as the counts name it."""
         if need.fixed is None and (missing := self._lack_choice(need)):
             return missing
-        most, count = self._slots
-        if most is not None and count >= most:
+        if self.is_full:
             return "max allocation exceeded"
         if self.cpu < self.cpu_of(need):
             return "cpu"
@@ -198,6 +209,12 @@ class Room:
         if self.disk < need.disk:
             return "disk"
         return None
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there are as many allocations as may be."""
+        most, count = self._slots
+        return most is not None and count >= most
 
     def _lack_choice(self, need: Need) -> str | None:
         if need.networks:

@@ -13,6 +13,7 @@ import msgspec
 from daemon.scheduler.nodes import feasible, fit, rank, spread
 from daemon.scheduler.nodes.constraints import DISTINCT_HOSTS
 from daemon.scheduler.nodes.preempt import Tenants
+from daemon.scheduler.nodes.queue import room_of
 from daemon.scheduler.state import ClusterState
 from storage.records.allocation import (
     Allocation,
@@ -150,7 +151,7 @@ class Placer:
         here: defaultdict[str, list[Allocation]] = defaultdict(list)
         for allocation in state.allocations:
             here[allocation.node_id].append(allocation)
-        self.rooms = {one.node.id: fit.Room(one, here[one.node.id]) for one in state.nodes}
+        self.rooms = {one.node.id: room_of(one, here[one.node.id]) for one in state.nodes}
         self.failures: dict[str, Failure] = {}
         self.evicted: dict[str, list[Holder]] = {}  # by the allocation that they make room for
         self._tenants = _tenants(state, self.rooms)
@@ -222,11 +223,9 @@ class Placer:
         """Return the allocation in room that others make, on the node where the least important go."""
         tally = _Tally()
         options: list[tuple[tuple[int, int], fit.Room, list[Holder]]] = []
-        may = (
-            self._tenants and request.job.priority >= self._priority
-        )  # an older one may matter less
+        may = request.job.priority >= self._priority  # an older one may matter less
         for room in rooms if may else ():
-            if self._suits(search, request, room, tally):
+            if room.node.id in self._tenants and self._suits(search, request, room, tally):
                 victims = self._tenants[room.node.id].choose(search.need)
                 if victims is not None:
                     priorities = [one.priority for one in victims]
@@ -430,7 +429,8 @@ def _tenants(state: ClusterState, rooms: Mapping[str, fit.Room]) -> dict[str, Te
     here: defaultdict[str, list[Holder]] = defaultdict(list)
     for one in state.holders:
         here[one.node_id].append(one)
-    return {name: Tenants(room, here[name], state.job) for name, room in rooms.items()}
+    job, machines = state.job, [(name, room) for name, room in rooms.items() if not room.queues]
+    return {name: Tenants(room, here[name], job) for name, room in machines}
 
 
 def _failed_on(previous: Allocation | None) -> set[str]:

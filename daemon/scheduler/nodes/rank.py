@@ -42,7 +42,12 @@ class Scores(msgspec.Struct, frozen=True):
 
 
 def fit_score(need: Need, room: Room) -> float:
-    """Return how full the node would be, 0 to 1: fuller is better (best fit)."""
+    """Return how full the node would be, 0 to 1: fuller is better (best fit).
+
+    What may have to wait there comes last.
+    """
+    if room.queues:
+        return 0.0
     free_cpu = (room.cpu - room.cpu_of(need)) / (room.capacity_cpu or 1)
     free_memory = (room.memory - need.memory) / (room.capacity_memory or 1)
     total = 20.0 - math.pow(10, free_cpu) - math.pow(10, free_memory)

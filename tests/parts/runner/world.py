@@ -91,13 +91,13 @@ class World:
     def directory(self, alloc_id: str) -> Path:
         return self.config.alloc_dir / alloc_id
 
-    async def place(self, job: Job, *, alloc_id: str = "", **fields: Any) -> str:
+    async def place(self, job: Job, *, alloc_id: str = "", node_id: str = "", **fields: Any) -> str:
         """Store a job, unless it is there, and an allocation of it; return that one's id."""
         alloc_id = alloc_id or next(self._ids)
 
         def write(tx: Any) -> None:
             stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
-            allocation = placed(stored, self.runner.node_id, alloc_id, **fields)
+            allocation = placed(stored, node_id or self.runner.node_id, alloc_id, **fields)
             allocations.add(tx, allocation, self.clock.now())
             job_status.settle(tx, job.namespace, job.id)
 
@@ -177,7 +177,13 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    store: Store, data_dir: Path, *, drivers: Any = None, **settings: Any
+    store: Store,
+    data_dir: Path,
+    *,
+    drivers: Any = None,
+    environment: Mapping[str, str] | None = None,
+    pool_drivers: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[World]:
     """Open a runner on a store."""
     config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
@@ -193,7 +199,8 @@ async def open_world(
             TaskVariables(store, SEAL, asks=True),
             TaskTokens(store, tokens, clock),
             drivers=drivers,
-            environment={},
+            environment=environment or {},
+            pool_drivers=pool_drivers or {},
             listeners=listening.on,
         ) as runner,
     ):

@@ -1,0 +1,82 @@
+"""What a group may ask for that no cluster holds: there each task is a job in a queue, and no more.
+
+Facts, Slurm, section 7: a cluster gives cores and memory of some host, later. Nobody reserves ports
+there, keeps disks, or starts one thing before another.
+"""
+
+from collections.abc import Collection, Iterator
+
+from storage.records.group import TaskGroup
+from storage.records.job import Job, JobType
+from storage.records.task import Network, Service, Task
+
+_HOST_MODES = ("", "host", "none")
+
+
+def unfit(job: Job, group: TaskGroup) -> Iterator[tuple[str, str]]:
+    """Yield what of a group no cluster holds, field and value, and what to do about it."""
+    if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
+        yield f'type = "{job.type}"', "a cluster chooses the hosts itself: make it a batch job"
+    tasks = group.tasks or []
+    if len(tasks) != 1:
+        names = ", ".join(task.name for task in tasks) or "none"
+        yield f"{len(tasks)} tasks ({names})", "exactly one: make a group of each"
+    yield from _of_group(group)
+    for task in tasks:
+        yield from _of_task(task)
+
+
+def _of_group(group: TaskGroup) -> Iterator[tuple[str, str]]:
+    yield from _of_networks("network", group.networks)
+    if group.update is not None and group.update.canary:
+        yield f"update.canary = {group.update.canary}", "leave it out"
+    disk = group.ephemeral_disk
+    for name, wanted in (("sticky", disk.sticky), ("migrate", disk.migrate)):
+        if wanted:
+            yield f"ephemeral_disk.{name} = true", "each job has a disk of its own: leave it out"
+    for name, volume in (group.volumes or {}).items():
+        yield f'volume "{name}" (type = "{volume.type}")', "leave it out"
+    yield from _of_services(group.services)
+
+
+def _of_task(task: Task) -> Iterator[tuple[str, str]]:
+    what = f'task "{task.name}": '
+    for field, fix in (
+        *_of_networks("resources.network", task.resources.networks),
+        *_of_services(task.services),
+    ):
+        yield what + field, fix
+    if task.lifecycle is not None:
+        yield f'{what}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out: it is alone there"
+    if task.resources.devices:
+        names = ", ".join(device.name for device in task.resources.devices)
+        yield f"{what}resources.device ({names})", "ask for a feature by a constraint"
+    if task.volume_mounts:
+        names = ", ".join(mount.volume for mount in task.volume_mounts)
+        yield f"{what}volume_mount ({names})", "leave it out"
+
+
+def _of_networks(field: str, networks: list[Network] | None) -> Iterator[tuple[str, str]]:
+    for network in networks or ():
+        ports = [*(network.reserved_ports or ()), *(network.dynamic_ports or ())]
+        if ports:
+            labels = ", ".join(port.label for port in ports)
+            yield f"{field} with ports ({labels})", "nobody can keep them free: leave it out"
+        elif network.mode not in _HOST_MODES:
+            yield f'{field}.mode = "{network.mode}"', 'write mode = "host", or leave it out'
+
+
+def _of_services(services: list[Service] | None) -> Iterator[tuple[str, str]]:
+    for service in services or ():
+        if service.checks:
+            yield f'service "{service.name}" with checks', "nobody can reach it: leave them out"
+        if service.connect is not None:
+            yield f'service "{service.name}" with connect', "leave it out"
+
+
+def unoffered(group: TaskGroup, drivers: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the drivers of a group that a pool does not offer, and what to do about it."""
+    known = ", ".join(sorted(drivers))
+    for task in group.tasks or ():
+        if task.driver not in drivers:
+            yield f'task "{task.name}": driver = "{task.driver}"', f"write one of {known}"

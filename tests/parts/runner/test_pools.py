@@ -1,0 +1,275 @@
+"""Pools of a cluster as nodes of the store: what is mirrored, when it is stored, and what stays."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.config import Config
+from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.slurm.partition import Partition
+from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from daemon.runner.pools import AGAIN, EVERY, LEFT, NOT_ASKED, Mirror, happened, register_pools
+from daemon.runner.pools import mirrored as as_seen
+from storage.queries import nodes
+from storage.records.base import MINUTE
+from storage.records.node import EngineHost, Node, NodeStatus
+from storage.records.pool import Pool
+from storage.store import Store
+from tests.fakes.slurm.world import FakeSlurm, fake_slurm
+from tests.parts.runner.stage import JumpingClock
+from tests.parts.runner.world import World, batch, open_world, unique_ids
+from tests.samples import task
+
+POOL = Pool(engine="slurm", partition="main", mhz_per_core=2000, max_jobs=7)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
+    with fake_slurm(tmp_path / "slurm") as world:
+        yield world
+
+
+def node_of(store: Store, pool: str) -> Node:
+    (found,) = (one for one in store.read(nodes.every) if one.node_pool == pool)
+    return found
+
+
+async def until(store: Store, pool: str, condition: Callable[[Node], object]) -> Node:
+    """Return the node of a pool as soon as it meets a condition."""
+    while True:
+        with store.watch("nodes/") as watch:
+            if condition(found := node_of(store, pool)):
+                return found
+            await watch.wait()
+
+
+async def until_ready(store: Store, pool: str) -> Node:
+    return await until(store, pool, lambda node: node.status == NodeStatus.READY)
+
+
+def messages(node: Node) -> list[str]:
+    return [event.message for event in node.events or ()]
+
+
+# ---- over the cluster's programs -------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def beside(
+    store: Store, data_dir: Path, slurm: FakeSlurm, **settings: Any
+) -> AsyncIterator[World]:
+    """Open a runner with this machine and pools of the fake cluster."""
+    pools = {"hpc": POOL, "short": Pool(engine="slurm")}
+    async with open_world(
+        store,
+        data_dir,
+        drivers={"mock_driver": MockDriver()},
+        pool_drivers={"hpc": {"slurm": MockDriver(), "mock_driver": MockDriver()}},
+        environment={"PATH": slurm.path},
+        **{"pools": pools, **settings},
+    ) as world:
+        yield world
+
+
+async def test_a_pool_is_a_node_beside_this_machine(
+    store: Store, data_dir: Path, slurm: FakeSlurm
+) -> None:
+    async with beside(store, data_dir, slurm) as world:
+        node = await until_ready(store, "hpc")
+        assert (node.name, node.datacenter, node.node_max_allocs) == ("hpc", "dc1", 7)
+        assert node.capacity == (64_000, 16_000, 0)
+        assert node.node_resources.cpu.total_cpu_cores == 32
+        said = {name: text for name, text in node.attributes.items() if name[:6] == "engine"}
+        said.pop("engine.version")
+        said.pop("engine.partition.maxtime")
+        assert said == {
+            "engine.name": "slurm",
+            "engine.partition": "main",
+            "engine.partition.state": "UP",
+            "engine.mhz_per_core": "2000",
+            "engine.reachable": "true",
+            "engine.hosts": "2",
+            "engine.hosts.up": "2",
+            "engine.host.cores": "16",
+            "engine.host.memorymb": "8000",
+            "engine.feature.all": "true",
+            "engine.feature.node1": "true",
+            "engine.feature.node2": "true",
+        }
+        assert node.hosts == [
+            EngineHost(
+                name=name, state="up", cores=16, memory_mb=8000, features=sorted(["all", name])
+            )
+            for name in ("node1", "node2")
+        ]
+        assert sorted(node.drivers) == ["mock_driver", "slurm"]
+        other = await until_ready(store, "short")
+        assert [host.name for host in other.hosts or ()] == ["node2"]
+        here = node_of(store, "default")
+        assert (here.id, here.engine) == (world.runner.node_id, "")
+
+
+async def test_the_runner_runs_what_is_placed_in_a_pool_with_the_drivers_of_the_pool(
+    store: Store, data_dir: Path, slurm: FakeSlurm
+) -> None:
+    async with beside(store, data_dir, slurm) as world:
+        node = node_of(store, "hpc")
+        job = batch(task(driver="slurm", config={"run_for": "1ms", "stdout_string": "there"}))
+        alloc_id = await world.place(job, node_id=node.id)
+        assert (await world.until_done(alloc_id)).client_status == "complete"
+        assert world.output(alloc_id) == "there"
+        await world.purge(job)
+        await world.until_no_directory(alloc_id)
+
+
+async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
+    store: Store, data_dir: Path, slurm: FakeSlurm
+) -> None:
+    async with beside(store, data_dir, slurm) as world:
+        first = await until_ready(store, "hpc")
+        machine = world.runner.node_id
+    async with beside(store, data_dir, slurm, pools={}) as world:
+        assert world.runner.node_id == machine
+        gone = node_of(store, "hpc")
+        assert (gone.id, gone.status, gone.status_description) == (first.id, NodeStatus.DOWN, LEFT)
+    async with beside(store, data_dir, slurm, pools={}):
+        assert node_of(store, "hpc") == gone
+    async with beside(store, data_dir, slurm):
+        back = await until_ready(store, "hpc")
+        assert back.id == first.id
+        assert messages(back) == ["the cluster takes jobs", LEFT, "the cluster takes jobs"]
+
+
+async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(
+    store: Store, data_dir: Path, slurm: FakeSlurm
+) -> None:
+    slurm.controller_away()
+    async with beside(store, data_dir, slurm):
+        node = node_of(store, "hpc")
+        assert (node.status, node.status_description) == (NodeStatus.INITIALIZING, NOT_ASKED)
+
+
+# ---- with time in our hands ----------------------------------------------------------------------------
+
+
+class Script:
+    """What the cluster says, look by look; the last thing for ever."""
+
+    def __init__(self, *answers: Partition | str) -> None:
+        self.answers = list(answers)
+        self.asked: list[float] = []
+
+    async def look(self, tools: Tools, name: str) -> Partition:
+        self.asked.append(trio.current_time())
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, str):
+            raise ToolFailed(answer)
+        return answer
+
+
+def host(name: str, state: str = "up", **fields: Any) -> EngineHost:
+    return EngineHost(**{"name": name, "state": state, "cores": 4, "memory_mb": 100, **fields})
+
+
+@asynccontextmanager
+async def mirrored(store: Store, script: Script) -> AsyncIterator[None]:
+    config = Config(pools={"hpc": POOL})
+    drivers = {"hpc": {"slurm": MockDriver()}}
+    clock = JumpingClock()
+    found = await register_pools(store, config, drivers, unique_ids(), clock.now())
+    mirror = Mirror(
+        store=store,
+        clock=clock,
+        pools=config.pools,
+        nodes=found,
+        drivers=drivers,
+        path="",
+        look=script.look,
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(mirror.run)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+TWO = Partition(hosts=[host("a"), host("b", cores=8, memory_mb=50)], version="22.05.8")
+
+
+async def test_nothing_is_stored_while_nothing_changes(store: Store, autojump_clock: Any) -> None:
+    async with mirrored(store, script := Script(TWO)):
+        ready = await until_ready(store, "hpc")
+        index = store.read(lambda db: db.last_index())
+        await trio.sleep(10 * EVERY)
+        assert len(script.asked) >= 10
+        assert store.read(lambda db: db.last_index()) == index
+        assert node_of(store, "hpc") == ready
+
+
+async def test_three_failures_make_a_cluster_unreachable_and_what_was_known_stays(
+    store: Store, autojump_clock: Any
+) -> None:
+    async with mirrored(
+        store, script := Script(TWO, "it hangs", "it hangs", TWO, *["no"] * 3, TWO)
+    ):
+        before = await until_ready(store, "hpc")
+        away = await until(store, "hpc", lambda node: node.status == NodeStatus.DISCONNECTED)
+        gaps = [
+            round(after - at) for at, after in zip(script.asked, script.asked[1:], strict=False)
+        ]
+        assert gaps == [EVERY, AGAIN, AGAIN, EVERY, AGAIN, AGAIN]
+        assert away.status_description == "the cluster does not answer: no"
+        assert away.attributes == before.attributes | {"engine.reachable": "false"}
+        assert (away.hosts, away.node_resources) == (before.hosts, before.node_resources)
+        assert not away.drivers["slurm"].healthy
+        assert away.drivers["slurm"].health_description == away.status_description
+        back = await until_ready(store, "hpc")
+        assert back.drivers["slurm"].healthy
+        assert back.attributes == before.attributes
+        assert messages(back)[-2:] == [away.status_description, "the cluster answers again"]
+
+
+async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(
+    store: Store, autojump_clock: Any
+) -> None:
+    drained = host("b", "drained", cores=8, memory_mb=50, reason="disk is full")
+    later = Partition(hosts=[host("a"), drained], version="22.05.8")
+    async with mirrored(store, Script(TWO, later)):
+        await until_ready(store, "hpc")
+        node = await until(store, "hpc", lambda node: node.hosts == later.hosts)
+        assert node.capacity == (8000, 100, 0)
+        assert node.attributes["engine.host.cores"] == "8"
+        assert messages(node)[-1] == "b is drained (disk is full)"
+        assert node.status == NodeStatus.READY
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "text"),
+    [
+        ("DOWN", NodeStatus.READY, "the partition is DOWN: what is submitted waits"),
+        ("DRAIN", NodeStatus.INITIALIZING, "partition main is DRAIN: it takes no new jobs"),
+        ("INACTIVE", NodeStatus.INITIALIZING, "partition main is INACTIVE: it takes no new jobs"),
+    ],
+)
+async def test_the_state_of_a_partition_is_said(
+    store: Store, autojump_clock: Any, state: str, status: str, text: str
+) -> None:
+    async with mirrored(store, Script(Partition(hosts=[host("a")], state=state))):
+        node = await until(store, "hpc", lambda node: node.status_description != NOT_ASKED)
+        assert (node.status, node.status_description) == (status, text)
+
+
+async def test_an_operator_may_close_a_pool_and_it_stays_closed(
+    store: Store, autojump_clock: Any
+) -> None:
+    async with mirrored(store, Script(TWO)):
+        ready = await until_ready(store, "hpc")
+    closed = msgspec.structs.replace(ready, scheduling_eligibility="ineligible")
+    later = Partition(hosts=[host("c")])
+    node = as_seen(closed, POOL, later, {}, MINUTE)
+    assert node.scheduling_eligibility == "ineligible"
+    assert happened(closed, node) == "c is up, a is gone, b is gone"

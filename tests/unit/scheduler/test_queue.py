@@ -1,0 +1,148 @@
+"""A cluster among the nodes: what fits there, what it never takes, and that nobody is displaced."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.scheduler.nodes.feasible import NOT_FOR_CLUSTERS
+from daemon.scheduler.sorting import is_lost
+from storage.records.allocation import AllocatedCPU
+from storage.records.group import EphemeralDisk, TaskGroup
+from storage.records.node import EngineHost, Node, NodeCPU, NodeDisk, NodeMemory, NodeStatus
+from storage.records.task import Network, Port, Resources
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import World, node, resources
+
+
+def host(name: str, cores: int, memory: int, state: str = "up") -> EngineHost:
+    return EngineHost(name=name, state=state, cores=cores, memory_mb=memory)
+
+
+def cluster(*hosts: EngineHost, **fields: Any) -> Node:
+    """Return a pool of hosts whose cores count for 1000 MHz; no more than that is up of it."""
+    known = hosts or (host("a", 8, 1000), host("b", 2, 4000, "down"))
+    return node(
+        "hpc",
+        **{
+            "node_pool": "hpc",
+            "hosts": list(known),
+            "attributes": {
+                "engine.name": "slurm",
+                "engine.mhz_per_core": "1000",
+                "driver.raw_exec": "1",
+            },
+            "node_resources": resources(
+                cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=1, reservable_cpu_cores=[]),
+                memory=NodeMemory(memory_mb=10),
+                disk=NodeDisk(disk_mb=0),
+                networks=[],
+            ),
+            **fields,
+        },
+    )
+
+
+def sized(count: int = 1, **needs: int) -> TaskGroup:
+    wanted = Resources(**{"cpu": 100, "memory_mb": 10, **needs})
+    return group("web", task(resources=wanted), count=count)
+
+
+def plan_of(wanted: TaskGroup, *nodes: Node, pool: str = "hpc", **fields: Any) -> Any:
+    return World(*nodes).run(job("web", wanted, type="batch", node_pool=pool, **fields))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        sized(cpu=8000),
+        sized(cores=8),
+        sized(memory_mb=4000, cpu=1001),
+        sized(count=50, cpu=8000, memory_mb=1000),
+    ],
+)
+def test_what_one_host_could_hold_is_placed_however_much_waits_there(wanted: TaskGroup) -> None:
+    plan = plan_of(wanted, cluster())
+    assert len(plan.place) == wanted.count
+    assert plan.blocked is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "dimension"),
+    [
+        (sized(cpu=8001), "cpu"),
+        (sized(cores=9), "cores"),
+        (sized(memory_mb=4001), "memory"),
+        (sized(memory_mb=4000, cpu=2001), "memory"),  # no host has both
+    ],
+)
+def test_what_is_too_large_for_every_host_waits_here(wanted: TaskGroup, dimension: str) -> None:
+    plan = plan_of(wanted, cluster())
+    assert plan.place == ()
+    assert plan.failed["web"].dimension_exhausted == {dimension: 1}
+    assert plan.blocked is not None
+
+
+def test_no_more_than_max_jobs_are_in_the_cluster() -> None:
+    plan = plan_of(sized(count=5), cluster(node_max_allocs=3))
+    assert len(plan.place) == 3
+    assert plan.failed["web"].dimension_exhausted == {"max allocation exceeded": 1}
+
+
+def test_cores_are_counted_not_chosen() -> None:
+    (placed,) = plan_of(sized(cores=3), cluster()).place
+    assert placed.placement.resources.tasks["main"].cpu == AllocatedCPU(cpu_shares=3000)
+
+
+def test_a_machine_with_room_comes_before_a_cluster() -> None:
+    here = node("here", node_pool="default")
+    plan = plan_of(sized(), cluster(), here, pool="all")
+    assert [one.node_id for one in plan.place] == [here.id]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        group("web", task("one"), task("two")),
+        group("web", task(), networks=[Network(dynamic_ports=[Port(label="http")])]),
+        group("web", task(), ephemeral_disk=EphemeralDisk(sticky=True)),
+    ],
+)
+def test_what_no_cluster_holds_is_placed_elsewhere_only(wanted: TaskGroup) -> None:
+    plan = plan_of(wanted, cluster(), pool="all")
+    assert plan.failed["web"].constraint_filtered == {NOT_FOR_CLUSTERS: 1}
+
+
+def test_a_system_job_passes_a_cluster_over() -> None:
+    plan = World(cluster(), node("here")).run(job("web", sized(), type="system", node_pool="all"))
+    assert [one.node_id for one in plan.place] == [node("here").id]
+
+
+@pytest.mark.parametrize("status", [NodeStatus.DISCONNECTED, NodeStatus.INITIALIZING])
+def test_nothing_is_placed_nor_lost_while_a_cluster_is_away(status: str) -> None:
+    world = World(cluster())
+    wanted = job("web", sized(), type="batch", node_pool="hpc")
+    (there,) = world.run(wanted).place
+    away = cluster(status=status)
+    assert not is_lost(there, {away.id: away})
+    assert World(away).run(wanted).blocked is not None
+
+
+def test_what_ran_in_a_pool_that_is_down_is_lost() -> None:
+    (there,) = plan_of(sized(), cluster()).place
+    gone = cluster(status=NodeStatus.DOWN)
+    assert is_lost(there, {gone.id: gone})
+
+
+def test_a_constraint_on_a_feature_is_one_on_an_attribute() -> None:
+    from storage.records.scope import Constraint
+
+    wanted = msgspec.structs.replace(
+        sized(),
+        constraints=[
+            Constraint(l_target="${attr.engine.feature.gpu}", r_target="true", operand="=")
+        ],
+    )
+    assert plan_of(wanted, cluster()).place == ()
+    attributes = cluster().attributes | {"engine.feature.gpu": "true"}
+    assert len(plan_of(wanted, cluster(attributes=attributes)).place) == 1
