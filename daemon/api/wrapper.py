@@ -40,6 +40,8 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
             if _failures.are_too_many(request.address, request.parts.clock.now()):
                 return _TOO_OFTEN
             raise
+        except OSError as error:  # the disk: what could not be taken is sent again
+            return text(f"{error.strerror or error}", 507)
         except StewardError as error:
             status = getattr(error, "status", None)
             if status is None:

@@ -35,6 +35,12 @@ _REMOVE = """
      WHERE allocation_id = :allocation_id AND task = :task AND number = :number
 """
 
+_PRUNE = """
+    DELETE FROM cluster_runs
+     WHERE status = 'ended' AND pool = :pool
+       AND NOT EXISTS (SELECT 1 FROM allocations WHERE id = allocation_id)
+"""
+
 
 def find(db: Snapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:
     """Return an attempt; None when there is none."""
@@ -74,3 +80,8 @@ def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
 def remove(tx: Transaction, run: ClusterRun) -> None:
     """Forget an attempt."""
     tx.execute(_REMOVE, msgspec.structs.asdict(run))
+
+
+def prune(tx: Transaction, pool: str) -> int:
+    """Forget what has ended of allocations that nobody knows any more; return how many."""
+    return tx.execute(_PRUNE, {"pool": pool})

@@ -6,7 +6,7 @@ row fail, the cluster counts as unreachable: nothing is concluded from what it d
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
-from storage.store import Store
+from storage.store import Store, unless_full
+from storage.writer import Transaction
 
 _LOOK = 2.0  # seconds from one look to the next
 _JOBS_PER_SECOND = 100  # that may be looked at: a look at 500 takes some 20 ms
@@ -102,8 +103,16 @@ class Cluster:
         """Return the jobs of an attempt. Raises `ToolFailed`."""
         return [one for one in await self._listed([name]) if one.comment == comment]
 
+    async def write(self, work: Callable[[Transaction], ClusterRun]) -> ClusterRun:
+        """Write what became of an attempt; while the disk is full, that waits."""
+        while True:
+            async with unless_full(f"what becomes of an attempt in pool {self.name}"):
+                return await self.store.write(work)
+
     async def run(self) -> None:
         """Look at what is under way, for ever."""
+        async with unless_full(f"that old attempts of pool {self.name} are forgotten"):
+            await self.store.write(lambda tx: cluster_runs.prune(tx, self.name))
         while True:
             void = self.store.read(lambda db: cluster_runs.void(db, self.name))
             if not (void or self._watched or self._unwanted):
@@ -139,7 +148,8 @@ class Cluster:
         if active:
             self.cancel(*active)
         elif row.comment not in self._watched:
-            await self.store.write(lambda tx: cluster_runs.remove(tx, row))
+            async with unless_full(f"that attempt {row.comment} is forgotten"):
+                await self.store.write(lambda tx: cluster_runs.remove(tx, row))
 
     async def _cancel_unwanted(self) -> None:
         jobs, self._unwanted = self._unwanted, set()

@@ -82,7 +82,7 @@ class SlurmDriver:
             )
             return cluster_runs.put(tx, row)
 
-        row = await self._cluster.store.write(write)
+        row = await self._cluster.write(write)
         return self._desk.run(self._cluster, attempt, row)
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:

@@ -227,7 +227,7 @@ class Run:
                 row = msgspec.structs.replace(row, status=RunStatus.WAITING)
             return cluster_runs.put(tx, msgspec.structs.replace(row, job_id=row.job_id or job_id))
 
-        self._take(await self.cluster.store.write(write))
+        self._take(await self.cluster.write(write))
         self.cluster.watch(self)
 
     async def wait(self) -> Exit:
@@ -271,7 +271,7 @@ class Run:
                 row = msgspec.structs.replace(row, status=RunStatus.VOID)
             return cluster_runs.put(tx, row)
 
-        self._take(await self.cluster.store.write(write))
+        self._take(await self.cluster.write(write))
         self.cluster.cancel(self.row.job_id if self.row.status == RunStatus.VOID else "")
 
     def signal(self, name: str) -> None:
@@ -437,7 +437,7 @@ class Run:
                 return row
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
-        self._take(await self.cluster.store.write(write))
+        self._take(await self.cluster.write(write))
 
     def _take(self, row: ClusterRun) -> None:
         self.row = row
