@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import h11
 import msgspec
@@ -126,6 +127,22 @@ def open_public_listeners(config: Config) -> Iterator[Sequence[Listener]]:
         number = port.getsockname()[1]
         log.info("public documents are at %s port %s", config.issuer_bind, number)
         yield [Listener(_accepting(port, context))]
+
+
+@contextmanager
+def open_wrapper_listeners(config: Config) -> Iterator[Listeners]:
+    """Listen to what runs on clusters, with a certificate of its own if it has one.
+
+    Raises `ListenError`, `Invalid`.
+    """
+    certificate, key = config.wrapper_pair
+    context = tls_context(
+        msgspec.structs.replace(config, tls_cert=certificate, tls_key=key, tls_client_ca=Path())
+    )
+    with listen(config.wrapper_host, config.wrapper_port) as port:
+        number = port.getsockname()[1]
+        log.info("what runs on clusters is heard at %s port %s", config.wrapper_host, number)
+        yield Listeners(number, [Listener(_accepting(port, context))], context)
 
 
 def _accepting(

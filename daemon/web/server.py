@@ -78,9 +78,11 @@ class Door(QuartTrio):
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
         pages: Iterable[Page] = (),
+        most: int = MAX_BODY,
     ) -> None:
+        """`most` is how many bytes a body may have."""
         super().__init__("steward", static_folder=None)
-        self.config["MAX_CONTENT_LENGTH"] = MAX_BODY
+        self.config["MAX_CONTENT_LENGTH"] = self._most = most
         self.config["BODY_TIMEOUT"] = BODY_TIMEOUT
         self._parts, self._closing = parts, closing
         self._router: Router[Route] = Router(routes)
@@ -123,7 +125,7 @@ class Door(QuartTrio):
         except StewardError as error:
             reply = of_error(error)
         except RequestEntityTooLarge:
-            reply = text(f"the body is larger than {MAX_BODY} bytes", 413)
+            reply = text(f"the body is larger than {self._most} bytes", 413)
         except HTTPException as error:  # the framework's: a body that came too late, and the like
             reply = text(error.description or error.name, error.code or 400)
         except Exception:
@@ -349,8 +351,9 @@ async def open_web(
     endpoints: Iterable[Endpoint],
     listeners: Sequence[Listener],
     pages: Iterable[Page] = (),
+    most: int = MAX_BODY,
 ) -> AsyncIterator[None]:
-    """Answer what comes in at the listeners from these tables.
+    """Answer what comes in at the listeners from these tables; a body has at most so many bytes.
 
     When the block ends, waiting readers get their answer at once and other answers two seconds.
     """
@@ -365,7 +368,7 @@ async def open_web(
     settings.websocket_max_message_size = MAX_FRAME
     settings.websocket_ping_interval = PING_EVERY
     closing = trio.Event()
-    app = wrap_app(_Shielded(Door(parts, routes, endpoints, closing, pages)), MAX_BODY, "asgi")
+    app = wrap_app(_Shielded(Door(parts, routes, endpoints, closing, pages, most)), most, "asgi")
     async with trio.open_nursery() as nursery:
         await nursery.start(serve, app, settings, listeners, closing)
         try:
