@@ -79,6 +79,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca: Path = Path()
     socket: str = ""
     operator_group: str = ""
+    lean_door: bool = True
     host_names: list[str] = []
     trusted_proxies: list[str] = []
     lockout_threshold: Natural = 300

@@ -31,6 +31,7 @@ from hypercorn.typing import (
 )
 
 from daemon.config import Config
+from daemon.web.lean import Handed, Lean
 from daemon.web.listeners import (
     Peer,
     group_id,
@@ -157,10 +158,14 @@ async def serve(
     settings: ServerConfig,
     listeners: Sequence[Listener],
     closing: trio.Event,
+    lean: Lean | None = None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what connects until `closing`; what is under way then has the time of the settings."""
+    """Serve what connects until `closing`; what is under way then has the time of the settings.
+
+    Connections without encryption come through the lean door first, if there is one.
+    """
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
     async with trio.open_nursery() as surroundings:
@@ -169,13 +174,15 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    handler = _Handler(app, settings, context, listener, connections)
+                    handler = _Handler(app, settings, context, listener, connections, lean)
                     serving = partial(trio.serve_listeners, handler_nursery=connections)
                     accepting.start_soon(serving, handler.serve, [listener.listener])
                 task_status.started()
                 await closing.wait()
                 accepting.cancel_scope.cancel()
             await context.terminated.set()
+            if lean is not None:
+                lean.close()
             connections.cancel_scope.deadline = trio.current_time() + settings.graceful_timeout
         await lifespan.wait_for_shutdown()
         surroundings.cancel_scope.cancel()
@@ -191,20 +198,27 @@ class _Handler:
         context: WorkerContext,
         listener: Listener,
         connections: trio.Nursery,
+        lean: Lean | None,
     ) -> None:
-        self._app, self._settings, self._context = app, settings, context
+        self._app, self._settings, self._context, self._lean = app, settings, context, lean
         self._listener, self._connections = listener, connections
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one connection."""
+        """Serve one connection, which is closed afterwards."""
         if len(self._connections.child_tasks) > MAX_CONNECTIONS:
             log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
             await trio.aclose_forcefully(stream)
             return
-        app = _Introduced(self._app, self._listener.peer(stream))
+        peer, given = self._listener.peer(stream), Handed(b"", trio.current_time(), has_asked=False)
+        if self._lean is not None and isinstance(stream, trio.SocketStream):
+            handed = await self._lean.serve(stream, peer)
+            if handed is None:
+                return
+            given = handed
+        app = _Introduced(self._app, peer)
         # It speaks plain streams as well, whatever its types say.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        await connection.run()
+        await connection.take_over(given)
 
 
 class _Connection(TCPServer):
@@ -216,11 +230,15 @@ class _Connection(TCPServer):
     """
 
     _held = b""  # the head of an answer, whose body follows at once
-    _has_asked = False
+
+    async def take_over(self, given: Handed) -> None:
+        """Serve the connection from here on."""
+        self._given, self._idle_since, self._has_asked = given.data, given.since, given.has_asked
+        await self.run()
 
     async def _idle_timeout(self) -> None:
-        since = trio.current_time()
-        with trio.move_on_after(self.config.keep_alive_timeout):
+        since = self._idle_since
+        with trio.move_on_at(since + self.config.keep_alive_timeout):
             await self.context.terminated.wait()
             patience = self.config.graceful_timeout
             if not self._has_asked and trio.current_time() <= since + patience:
@@ -241,13 +259,15 @@ class _Connection(TCPServer):
             given.server,
             given.send,
         )
+        if self._given:
+            await self.protocol.handle(RawData(self._given))
         await super()._read_data()
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
         """Send what the protocol has to say."""
         if isinstance(event, Updated):
-            self._has_asked = True
+            self._has_asked, self._idle_since = True, trio.current_time()
         if isinstance(event, RawData):
             data, self._held = self._held + event.data, b""
             if _announces(data):

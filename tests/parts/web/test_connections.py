@@ -1,4 +1,4 @@
-"""Connections: they close when they should, and a client that goes away takes its request along."""
+"""Connections, through either door: they close when they should, and take their requests along."""
 
 import json
 import os
@@ -59,8 +59,10 @@ def plain(listener: socket.socket) -> Listener:
     return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
 
 
-@pytest.fixture
-async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
+@pytest.fixture(params=[True, False], ids=["lean", "wide"])
+async def server(
+    store: Store, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Server]:
     with listen("127.0.0.1", 0) as listener:
         server = Server(listener.getsockname()[1])
 
@@ -95,13 +97,14 @@ async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
             Read("/show", show, ANYONE, ("things/",)),
             Read("/where", where, ANYONE),
             Read("/ui/", show, ANYONE),
-            Write("POST", "/hang", hang, ANYONE),
-            Write("POST", "/fail", fail, ANYONE),
-            Write("POST", "/echo", echo, ANYONE),
+            Write("POST", "/hang", hang, ANYONE, hot=True),
+            Write("POST", "/fail", fail, ANYONE, hot=True),
+            Write("POST", "/echo", echo, ANYONE, hot=True),
             Stream("/stream", stream, ANYONE),
             Stream("/long", long, ANYONE),
         )
-        parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
+        config = Config(data_dir=tmp_path, lean_door=request.param)
+        parts = parts_of(store, config, asks=False)
         async with open_web(parts, routes, (), [plain(listener)]):
             yield server
 
