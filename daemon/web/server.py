@@ -43,7 +43,7 @@ from daemon.web.reply import Reply, of_error, response, said, text
 from daemon.web.request import Endpoint, Read, Request, Route, Stream, Talk, Write
 from daemon.web.router import Router
 from daemon.web.secrets_side import SecretsSide
-from daemon.web.socket import MAX_FRAME, NO_UPGRADE, PING_EVERY
+from daemon.web.socket import MAX_FRAME, NO_UPGRADE
 from daemon.web.talks import Talks
 from daemon.web.visits import PLACE as FRONT
 from daemon.web.visits import Page, Pages
@@ -363,7 +363,6 @@ async def open_web(
     settings.keep_alive_max_requests = 2**31
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
-    settings.websocket_ping_interval = PING_EVERY
     closing = trio.Event()
     app = wrap_app(_Shielded(Door(parts, routes, endpoints, closing, pages)), MAX_BODY, "asgi")
     async with trio.open_nursery() as nursery:
