@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h11
 import msgspec
@@ -19,6 +20,7 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -29,6 +31,7 @@ from hypercorn.typing import (
     ConnectionState,
     Scope,
 )
+from wsproto.events import Message
 
 from daemon.config import Config
 from daemon.web.lean import Handed, Lean
@@ -46,6 +49,7 @@ log = logging.getLogger("steward.web")
 
 MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is closed at once
 _VERSION_NOT_SUPPORTED = 505
+_EXTENSIONS = b"sec-websocket-extensions"
 PEER = "steward.peer"  # the key of the peer in a request's scope
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
@@ -209,6 +213,15 @@ class _Handler:
             log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
             await trio.aclose_forcefully(stream)
             return
+        try:
+            await self._speak(stream)
+        except* (
+            Exception
+        ):  # of those who speak the protocol: it ends one connection, never the daemon
+            log.exception("a connection failed, and was closed")
+            await trio.aclose_forcefully(stream)
+
+    async def _speak(self, stream: Stream) -> None:
         peer, given = self._listener.peer(stream), Handed(b"", trio.current_time(), has_asked=False)
         if self._lean is not None and isinstance(stream, trio.SocketStream):
             handed = await self._lean.serve(stream, peer)
@@ -308,15 +321,55 @@ class _OnlyHTTP1(H11Protocol):
     Over them a request would come past the limits of connections and headers.
     """
 
+    async def handle(self, event: Event) -> None:
+        """Take in what has come. A WebSocket that was refused ends its connection.
+
+        The server's own leaves it open, without an end, and the refusal unsent.
+        """
+        await super().handle(event)
+        if isinstance(event, RawData) and isinstance(self.stream, WSStream) and self.stream.closed:
+            await self.send(Closed())
+
     async def _check_protocol(self, event: h11.Request) -> None:
         """Pass over the wish for another protocol, as RFC 9110 allows."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         if request.http_version in (b"1.0", b"1.1"):
-            await super()._create_stream(request)
+            await super()._create_stream(_without_extensions(request))
+            if isinstance(self.stream, WSStream):
+                self.stream.buffer = _Messages(self.config.websocket_max_message_size)
             return
         await self._send_error_response(_VERSION_NOT_SUPPORTED)
         await self.send(Closed())
+
+
+class _Messages(WebsocketBuffer):
+    """The pieces of a message; after one that was too large there is none any more.
+
+    The server's own goes on with what is left, and fails when that is of another kind.
+    """
+
+    def extend(self, event: Message[Any]) -> None:
+        """Add a piece. Raises `FrameTooLargeError`."""
+        if self.length > self.max_length:
+            raise FrameTooLargeError
+        super().extend(event)
+
+
+def _without_extensions(request: h11.Request) -> h11.Request:
+    """Return a request that asks for no extension of WebSockets.
+
+    Of a compressed message only the length before unpacking is bounded by what is read at once.
+    """
+    headers = [one for one in request.headers if one[0] != _EXTENSIONS]
+    if len(headers) == len(request.headers):
+        return request
+    return h11.Request(
+        method=request.method,
+        target=request.target,
+        headers=headers,
+        http_version=request.http_version,
+    )
 
 
 class _Introduced:

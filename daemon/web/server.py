@@ -35,7 +35,7 @@ from daemon.web.lean import Lean
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished, text
 from daemon.web.request import Endpoint, Route
-from daemon.web.socket import MAX_FRAME, PING_EVERY
+from daemon.web.socket import MAX_FRAME
 from daemon.web.talks import Talks
 from daemon.web.visits import Page
 from storage import origin
@@ -158,7 +158,6 @@ async def open_web(
     settings.keep_alive_max_requests = 2**31
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
-    settings.websocket_ping_interval = PING_EVERY
     closing = trio.Event()
     answering = Answering(parts, routes, endpoints, closing, pages)
     lean = Lean(answering, settings) if parts.config.lean_door else None
