@@ -177,11 +177,12 @@ IMPURE = frozenset(
 # library -> the only places that may import it
 ONLY_IN = {
     "sqlite3": ("storage",),
-    "quart": ("daemon.web",),
-    "quart_trio": ("daemon.web",),
+    "quart": ("daemon.web.server",),
+    "quart_trio": ("daemon.web.server",),
+    "httptools": ("daemon.web.lean",),
     "hypercorn": ("daemon.web",),
     "jinja2": ("daemon.ui",),
-    "werkzeug": ("daemon.web",),
+    "werkzeug": ("daemon.web.server",),
     "h2": ("daemon.runner.grpc",),
     "h11": (
         "daemon.web",

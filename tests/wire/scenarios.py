@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from storage.check import check
 from tests.wire import replay
 
@@ -45,6 +47,13 @@ def login_scenarios() -> dict[str, dict[str, Any]]:
     """Return the other peer's scenarios by the names that the lists have for them."""
     found = {f"auth/{path.stem}": json.loads(path.read_text()) for path in AUTH.glob("*.json")}
     return {name: one for name, one in found.items() if "steps" in one}
+
+
+def wanted(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """Return the scenarios and doors of those tests of a module that are run, in their order."""
+    tests = [one for one in request.session.items if one.path == request.node.path]
+    found = [one.callspec.params for one in tests if isinstance(one, pytest.Function)]
+    return list(dict.fromkeys((one["name"], one["door"]) for one in found if "door" in one))
 
 
 def names_in(file: str) -> set[str]:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.wire.login import play, world
-from tests.wire.scenarios import DOORS, Failures, login_scenarios, names_in
+from tests.wire.scenarios import DOORS, Failures, login_scenarios, names_in, wanted
 
 AT_ONCE = 3
 ALL = login_scenarios()
@@ -27,9 +27,9 @@ def run(name: str, door: str) -> Failures:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
+def results(request: pytest.FixtureRequest) -> Iterator[Results]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {(name, door): pool.submit(run, name, door) for door in DOORS for name in ALL}
+        yield {(name, door): pool.submit(run, name, door) for name, door in wanted(request)}
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -16,6 +16,7 @@ from tests.wire.scenarios import (
     names_in,
     run_scenario,
     scenarios,
+    wanted,
 )
 
 AT_ONCE = 4  # scenarios mostly wait
@@ -45,9 +46,9 @@ def unexpected(name: str, failures: Failures) -> Failures:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[Results]:
+def results(request: pytest.FixtureRequest) -> Iterator[Results]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {(name, door): pool.submit(run, name, door) for door in DOORS for name in ALL}
+        yield {(name, door): pool.submit(run, name, door) for name, door in wanted(request)}
 
 
 @pytest.mark.parametrize("name", ALL)
