@@ -5,11 +5,10 @@ credentials of a peer nor a limit.
 """
 
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from hypercorn.typing import (
     Scope,
 )
 from wsproto.events import Message
+from wsproto.utilities import ProtocolError as WebSocketError
 
 from daemon.config import Config
 from daemon.web.lean import Handed, Lean
@@ -44,15 +44,16 @@ from daemon.web.listeners import (
     peer_of,
     tls_context,
 )
+from daemon.web.sending import Stream, send_now, send_patiently
+from storage.errors import leaves
 
 log = logging.getLogger("steward.web")
 
 MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is closed at once
-_VERSION_NOT_SUPPORTED = 505
+_BAD_REQUEST, _VERSION_NOT_SUPPORTED = 400, 505
+_OF_UPGRADES = (b"connection", b"sec-websocket-protocol")  # which the library reads as ASCII
 _EXTENSIONS = b"sec-websocket-extensions"
 PEER = "steward.peer"  # the key of the peer in a request's scope
-
-Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 
 
 class Listener:
@@ -172,13 +173,14 @@ async def serve(
     """
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
+    streams: set[Stream] = set()
     async with trio.open_nursery() as surroundings:
         await surroundings.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    handler = _Handler(app, settings, context, listener, connections, lean)
+                    handler = _Handler(app, settings, context, listener, streams, lean)
                     serving = partial(trio.serve_listeners, handler_nursery=connections)
                     accepting.start_soon(serving, handler.serve, [listener.listener])
                 task_status.started()
@@ -188,12 +190,20 @@ async def serve(
             if lean is not None:
                 lean.close()
             connections.cancel_scope.deadline = trio.current_time() + settings.graceful_timeout
+            surroundings.start_soon(_cut_off, streams, connections.cancel_scope.deadline)
         await lifespan.wait_for_shutdown()
         surroundings.cancel_scope.cancel()
 
 
+async def _cut_off(streams: set[Stream], deadline: float) -> None:
+    """End what is still open at a moment: who sends is not interrupted by anything else."""
+    await trio.sleep_until(deadline)
+    for stream in list(streams):
+        await trio.aclose_forcefully(stream)
+
+
 class _Handler:
-    """What serves the connections of one listener."""
+    """What serves the connections of one listener; `streams` are those of all."""
 
     def __init__(
         self,
@@ -201,25 +211,33 @@ class _Handler:
         settings: ServerConfig,
         context: WorkerContext,
         listener: Listener,
-        connections: trio.Nursery,
+        streams: set[Stream],
         lean: Lean | None,
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, lean
-        self._listener, self._connections = listener, connections
+        self._listener, self._streams, self._number = listener, streams, 0
 
     async def serve(self, stream: Stream) -> None:
         """Serve one connection, which is closed afterwards."""
-        if len(self._connections.child_tasks) > MAX_CONNECTIONS:
+        if self._number >= MAX_CONNECTIONS:
             log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
             await trio.aclose_forcefully(stream)
             return
+        self._number += 1
+        self._streams.add(stream)
         try:
             await self._speak(stream)
+        except* (h11.ProtocolError, WebSocketError) as group:
+            log.info(
+                "a connection was not to be understood, and was closed: %s", next(leaves(group))
+            )
         except* (
             Exception
         ):  # of those who speak the protocol: it ends one connection, never the daemon
             log.exception("a connection failed, and was closed")
-            await trio.aclose_forcefully(stream)
+        finally:
+            self._streams.discard(stream)
+            self._number -= 1
 
     async def _speak(self, stream: Stream) -> None:
         peer, given = self._listener.peer(stream), Handed(b"", trio.current_time(), has_asked=False)
@@ -299,14 +317,17 @@ class _Connection(TCPServer):
         When a thousand streams are told of the same write, this is most of what each one costs.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        stream: object = self.stream  # it speaks plain ones as well, whatever its types say
-        if isinstance(stream, trio.SocketStream) and not self.send_lock.locked():
-            with suppress(OSError):  # it is full, or gone, and then the way below says so
-                data = data[os.write(stream.socket.fileno(), data) :]
-        if data:
-            await super().protocol_send(RawData(data))
-        else:
+        if not self.send_lock.locked():
+            data = send_now(self.stream, data)
+        if not data:
             await trio.lowlevel.cancel_shielded_checkpoint()  # others come to their turn
+            return
+        async with self.send_lock:
+            try:
+                with trio.CancelScope(shield=True):  # half of a frame is none
+                    await send_patiently(self.stream, data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await self.protocol.handle(Closed())
 
 
 def _announces(data: bytes) -> bool:
@@ -334,6 +355,10 @@ class _OnlyHTTP1(H11Protocol):
         """Pass over the wish for another protocol, as RFC 9110 allows."""
 
     async def _create_stream(self, request: h11.Request) -> None:
+        if not all(value.isascii() for name, value in request.headers if name in _OF_UPGRADES):
+            await self._send_error_response(_BAD_REQUEST)
+            await self.send(Closed())
+            return
         if request.http_version in (b"1.0", b"1.1"):
             await super()._create_stream(_without_extensions(request))
             if isinstance(self.stream, WSStream):

@@ -26,6 +26,7 @@ from daemon.web.answering import Answering
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished
+from daemon.web.sending import send_now, send_patiently
 
 MOST = 64 * 1024  # bytes that are read at once
 SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
@@ -147,11 +148,12 @@ class Lean:
                 answer = await self._answer(stream, head, request.body)
                 if answer is None:
                     return None
-                await _send(stream, self._written(answer, is_last=request.is_last))
+                rest = send_now(stream, self._written(answer, is_last=request.is_last))
+                await send_patiently(stream, rest)
                 if request.is_last:
                     return None
                 has_asked = True
-        except (OSError, trio.BrokenResourceError):
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
 
     async def _begun(self, stream: trio.SocketStream, deadline: float) -> bytes | None:
@@ -221,14 +223,6 @@ async def _received(stream: trio.SocketStream) -> bytes:
         with suppress(BlockingIOError):
             # No await after this: what has been read is not lost when the wait is cancelled.
             return os.read(stream.socket.fileno(), MOST)
-
-
-async def _send(stream: trio.SocketStream, data: bytes) -> None:
-    """Send bytes: what the kernel takes at once without all that waiting needs."""
-    with suppress(BlockingIOError):
-        data = data[os.write(stream.socket.fileno(), data) :]
-    if data:
-        await stream.send_all(data)
 
 
 async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import cast
 
+import h11
 import msgspec
 import trio
 from hypercorn.protocol.events import Data
@@ -61,6 +62,11 @@ class Socket:
     async def send(self, message: bytes) -> None:
         """Send a message; waits as long as the client does not read."""
         await self._send({"type": "websocket.send", "bytes": None, "text": message.decode()})
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether the client was let in, and is there."""
+        return not self._stream.closed
 
     async def until_lost(self) -> None:
         """Return when the client is gone, also while nobody receives."""
@@ -118,10 +124,11 @@ async def refuse(send: ASGISendCallable, reply: Reply) -> None:
         (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
-    await send(
-        {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}
-    )
-    await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
+    with suppress(h11.LocalProtocolError):  # it has been refused already, as it spoke too soon
+        await send(
+            {"type": "websocket.http.response.start", "status": reply.status, "headers": headers}
+        )
+        await send({"type": "websocket.http.response.body", "body": body, "more_body": False})
 
 
 async def converse(
@@ -134,6 +141,8 @@ async def converse(
     await receive()  # the wish to connect
     await send({"type": "websocket.accept", "subprotocol": None, "headers": []})
     socket = Socket(receive, send)
+    if not socket.is_open:  # who speaks before he was let in was refused
+        return
     fault: StewardError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end, closing, nursery.cancel_scope)

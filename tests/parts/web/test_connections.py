@@ -5,6 +5,7 @@ import os
 import socket
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from daemon.web.connections import Listener
 from daemon.web.listeners import listen
 from daemon.web.reply import Reply
 from daemon.web.request import Read, Request, Stream, Talk, Write
+from daemon.web.sending import STALLED
 from daemon.web.server import MAX_BODY, open_web
 from daemon.web.socket import MAX_FRAME, Socket
 from storage.readers import Snapshot
@@ -62,6 +64,49 @@ class Server:
                 while piece := await stream.receive_some():
                     answer += piece
             return answer
+
+
+MUCH = 64 * 1024 * 1024  # bytes, more than any kernel keeps for a connection
+JUMP = 0.05  # seconds without anything to do, and the clock goes on
+WISH = (
+    "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+)
+
+
+class EndOfAnswer(Exception):
+    """An answer has ended before all of it was there."""
+
+
+@asynccontextmanager
+async def serving_much(
+    store: Store, directory: Path, lean: bool
+) -> AsyncIterator[trio.SocketStream]:
+    """Give a connection through which much has begun to come that nobody reads."""
+    asked = trio.Event()
+
+    def much(request: Request, db: Snapshot) -> Reply:
+        asked.set()
+        return Reply(body=bytes(MUCH))
+
+    with listen("127.0.0.1", 0) as listener:
+        parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
+        routes = [Read("/much", much, ANYONE, ("things/",))]
+        async with open_web(parts, routes, (), [plain(listener)]):
+            stream = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
+            await stream.send_all(asking("GET", "/much").encode())
+            await asked.wait()
+            yield stream
+
+
+async def read_all(stream: trio.SocketStream) -> None:
+    """Read an answer of that size. Raises `EndOfAnswer`."""
+    left = MUCH
+    while left > 0:
+        piece = await stream.receive_some()
+        if not piece:
+            raise EndOfAnswer
+        left -= len(piece)
 
 
 def plain(listener: socket.socket) -> Listener:
@@ -551,6 +596,50 @@ async def test_a_wish_to_talk_that_is_not_complete_is_refused_and_closed(
     assert (await server.talk(wish)).startswith(b"HTTP/1.1 400 ")
 
 
+async def test_who_speaks_before_he_was_let_in_is_refused_and_no_more(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("/talk", "/nothing"):
+        wish = WISH.format(path=path) + "x"
+        for _ in range(10):  # it depends on who comes first
+            assert b"HTTP/1.1 101" not in await server.talk(wish)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("name", ["Connection", "Sec-WebSocket-Protocol"])
+async def test_what_is_no_ascii_in_a_wish_to_talk_is_refused(
+    server: Server, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wish = WISH.format(path="/talk")[:-2] + f"{name}: Upgrade, \u00ff\r\n\r\n"
+    async with await server.connect() as stream:
+        await stream.send_all(wish.encode("latin-1"))
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 400 ")
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_who_reads_nothing_does_not_hold_up_the_end(
+    store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool
+) -> None:
+    async with serving_much(store, tmp_path, lean) as stream:
+        mock_clock.autojump_threshold = JUMP
+    async with stream:
+        with pytest.raises((trio.BrokenResourceError, EndOfAnswer)):
+            await read_all(stream)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_who_reads_nothing_for_long_is_cut_off(
+    store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool
+) -> None:
+    async with serving_much(store, tmp_path, lean) as stream:
+        mock_clock.autojump_threshold = JUMP
+        await trio.sleep(STALLED + 1)
+        async with stream:
+            with pytest.raises((trio.BrokenResourceError, EndOfAnswer)):
+                await read_all(stream)
+
+
 async def test_a_connection_that_fails_ends_alone(
     server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -560,7 +649,7 @@ async def test_a_connection_that_fails_ends_alone(
     async with await server.connect() as other:
         with monkeypatch.context() as broken:
             broken.setattr(H11Protocol, "_create_stream", fail)
-            assert await server.talk(asking("GET", "/show")) == b""
+            assert await server.talk(asking("GET", "/stream")) == b""  # small ones need it not
         await other.send_all(asking("GET", "/show").encode())
         assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
     assert "a connection failed" in caplog.text
