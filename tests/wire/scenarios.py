@@ -31,6 +31,8 @@ NODE = (
 )
 # Through which each scenario passes: small requests come through the lean door, or all the other way.
 DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "false"}}
+# Seconds for a scenario, for those before it, and once more for what differed: some take fifty by themselves.
+PATIENCE = 300
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
 
 Failures = Mapping[str, str]  # step -> the first difference

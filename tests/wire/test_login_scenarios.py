@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tests.wire.login import play, world
-from tests.wire.scenarios import DOORS, Failures, login_scenarios, names_in, wanted
+from tests.wire.scenarios import DOORS, PATIENCE, Failures, login_scenarios, names_in, wanted
 
 AT_ONCE = 3
 ALL = login_scenarios()
@@ -35,7 +35,7 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
-    failures = results[name, door].result(timeout=110)
+    failures = results[name, door].result(timeout=PATIENCE)
     unexpected = {step: text for step, text in failures.items() if not {step, name} & KNOWN}
     assert unexpected == {}
 
@@ -43,7 +43,7 @@ def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Resul
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
 def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
-    failures = results[name, door].result(timeout=110)
+    failures = results[name, door].result(timeout=PATIENCE)
     listed = {step for step in KNOWN if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

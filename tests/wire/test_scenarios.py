@@ -11,6 +11,7 @@ import pytest
 
 from tests.wire.scenarios import (
     DOORS,
+    PATIENCE,
     Failures,
     login_scenarios,
     names_in,
@@ -54,14 +55,14 @@ def results(request: pytest.FixtureRequest) -> Iterator[Results]:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
 def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
-    failures = results[name, door].result(timeout=110)
+    failures = results[name, door].result(timeout=PATIENCE)
     assert unexpected(name, failures) == {}
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("door", DOORS)
 def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
-    failures = results[name, door].result(timeout=110)
+    failures = results[name, door].result(timeout=PATIENCE)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures
