@@ -10,6 +10,7 @@ import getpass
 import logging
 import os
 import random
+import secrets
 import shutil
 import signal
 import sys
@@ -184,6 +185,23 @@ async def _run_parts(
         audit = await parts.enter_async_context(open_audit(store, clock, seal, config))
         listeners = parts.enter_context(open_listeners(config, inherited(os.environ)))
         config = msgspec.structs.replace(config, port=listeners.port)
+        engine = None
+        if config.pools:
+            from daemon.api.wrapper import MOST, WRAPPERS
+            from daemon.runner.drivers.slurm.engine import open_engine
+            from daemon.web.connections import open_wrapper_listeners
+
+            wrapper_listeners = parts.enter_context(open_wrapper_listeners(config))
+            engine = await parts.enter_async_context(
+                open_engine(
+                    store,
+                    clock,
+                    config,
+                    port=wrapper_listeners.port,
+                    fresh=partial(secrets.token_hex, 32),
+                )
+            )
+            config = msgspec.structs.replace(config, wrapper_url=engine.url)
         variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
         runner = await parts.enter_async_context(
             open_runner(
@@ -195,6 +213,7 @@ async def _run_parts(
                 variables,
                 TaskTokens(store, tokens, clock),
                 listeners=listening.on,
+                pool_drivers=engine.drivers if engine else {},
             )
         )
         await parts.enter_async_context(
@@ -244,7 +263,13 @@ async def _run_parts(
             rights=Rights(ROUTES, ENDPOINTS),
             door=door,
             policies=policies,
+            wrappers=engine.desk if engine else None,
         )
+        if engine:
+            await parts.enter_async_context(
+                open_web(in_public(shared), WRAPPERS, (), wrapper_listeners.places, most=MOST)
+            )
+            parts.callback(engine.desk.close)
         if public := parts.enter_context(open_public_listeners(config)):
             await parts.enter_async_context(open_web(in_public(shared), (), PUBLIC, public))
         await parts.enter_async_context(

@@ -1,6 +1,7 @@
 """What the handlers of requests work with: the open parts of the daemon, by what they offer."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -78,6 +79,37 @@ class Tasks(Protocol):
         ...
 
 
+class Wrappers(Protocol):
+    """What those may ask who bring tasks to the hosts of a cluster, with the secret of an attempt.
+
+    Raises `Denied` for a secret that is nobody's, and errors that have the `status` of an answer.
+    """
+
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> Path:
+        """Give an attempt away; return the file with what it brings along."""
+        ...
+
+    async def files(self, secret: str) -> Path:
+        """Return a file with the files of an attempt."""
+        ...
+
+    def pieces(self, path: Path) -> AsyncIterator[bytes]:
+        """Yield what is in such a file, which is gone afterwards."""
+        ...
+
+    async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
+        """Take a piece of output; return the offset to go on from."""
+        ...
+
+    async def orders(self, secret: str, seen: int, used: tuple[int, int, int], span: float) -> str:
+        """Return the orders after one, one a line; nothing after a span of seconds."""
+        ...
+
+    async def result(self, secret: str, code: int, why: str) -> None:
+        """Take how a task ended."""
+        ...
+
+
 class Rights(Protocol):
     """What can be asked about the rights that requests need."""
 
@@ -100,6 +132,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens
     rights: Rights
     door: Door  # to the login methods
+    wrappers: Wrappers | None = None  # where tasks run on clusters
     policies: Policies = Policies()
     feed: Feed = msgspec.field(default_factory=Feed)
     monitor: Monitor = msgspec.field(default_factory=Monitor)

@@ -38,7 +38,7 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.service import CheckResult
 from storage.records.task import Hook, Task
-from storage.records.times import rfc3339
+from storage.records.times import nanoseconds, rfc3339
 from storage.records.usage import AllocationUsage
 
 _TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until nobody is led to its services
@@ -353,7 +353,13 @@ class AllocRunner:
         longest = self._instance.group.max_run_duration
         if longest is None:
             return float("inf")
-        return (self._instance.allocation.create_time + longest - self._now()) / SECOND
+        since = self._instance.allocation.create_time
+        if self._host.capacity is None:  # in a queue it does not run
+            started = [one.started_at for one in self._report.states.values() if one.started_at]
+            if not started:
+                return float("inf")
+            since = min(nanoseconds(one) for one in started)
+        return (since + longest - self._now()) / SECOND
 
     # ---- services and health --------------------------------------------------------------------
 

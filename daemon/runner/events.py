@@ -189,6 +189,11 @@ def mains_dead(now: int) -> TaskEvent:
     )
 
 
+def cluster(now: int, text: str) -> TaskEvent:
+    """Return: what the cluster says of the task that was submitted to it."""
+    return _with_message("Cluster", now, text)
+
+
 def port_in_use(now: int, reason: str) -> TaskEvent:
     """Return: somebody else listens on a port that the task was given."""
     return _with_message("Port In Use", now, reason)

@@ -4,6 +4,7 @@ Artifacts come once for an allocation, however often the task is started; a mark
 allocation's directory says so, also to the next daemon. Identities are signed for each start.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from daemon.runner.templates import Templates
 
 _RENEW_AGAIN = 30.0  # seconds until an identity that could not be renewed is tried again
+# A constraint that a cluster can see to: `${attr.engine.feature.x} = true`, or that it is set.
+_FEATURE = re.compile(r"\$\{attr\.engine\.feature\.([^{}]+)\}")
+_IS_THERE = frozenset({("true", "="), ("true", "=="), ("true", "is"), ("true", ""), ("", "is_set")})
 _TELL_AGAIN = 15 * SECOND  # from one event about a long download to the next
 
 
@@ -102,6 +106,15 @@ def _mounts(host: Host, instance: Instance, task: Task) -> Iterator[Mount]:
             destination=one.destination,
             read_only=one.read_only or volume.read_only or (found is not None and found.read_only),
         )
+
+
+def _features(instance: Instance, task: Task) -> Iterator[str]:
+    """Yield what the constraints of a task ask of the hosts of a cluster."""
+    for block in (instance.job.constraints, instance.group.constraints, task.constraints):
+        for one in block or ():
+            found = _FEATURE.fullmatch(one.l_target)
+            if found and (one.r_target, one.operand) in _IS_THERE:
+                yield found[1]
 
 
 class Provisions:
@@ -202,6 +215,10 @@ class Provisions:
             dns=network.dns,
             ports=tuple(given.ports_of(task.name)),
             mounts=tuple(_mounts(host, instance, task)),
+            priority=instance.job.priority,
+            longest=instance.group.max_run_duration or 0,
+            disk_mb=instance.group.ephemeral_disk.size_mb,
+            features=tuple(_features(instance, task)),
         )
 
     # ---- before a start --------------------------------------------------------------------------

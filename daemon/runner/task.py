@@ -18,6 +18,7 @@ from daemon.runner.drivers.driver import (
     Attempt,
     Exit,
     InvalidConfig,
+    Queued,
     Running,
     Session,
     StartFailed,
@@ -74,6 +75,7 @@ class TaskRunner:
             host, lambda: self._instance, self.task, self._emit_now, self._tell
         )
         self._running: Running | None = None
+        self._postponed: list[Wish] | None = None  # until the attempt has begun
         self._restart_wanted = False
         self._is_doomed = False
         self._killed = trio.Event()
@@ -276,6 +278,8 @@ class TaskRunner:
         driver = self._host.drivers.get(self.task.driver)
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
+            if isinstance(running, Queued):  # it began long ago; from now on it says how it goes
+                await running.begun(self._note_engine)
             for log in self._logs():
                 await finish_move(log, running)
             self._provisions.recall(self.state.started_at or "")
@@ -286,26 +290,65 @@ class TaskRunner:
     async def _attempt(self) -> Outcome:
         """Start the task and stay with it to its end."""
         self._ended_at = 0
-        if not self.state.restarts:
+        if not self.state.restarts and not self._past.handle:
             self._emit(events.task_setup(self._now()))
         if trouble := self._past.trouble or lacking(self.task):
             self._emit(events.setup_failure(self._now(), trouble))
             return Outcome.UNRECOVERABLE
         if (outcome := await self._provide()) is not None:
             return outcome
+        began: int | None = None
         try:
             running = await self._start()
+            if isinstance(running, Queued):
+                began = await self._wait_in_queue(running)
+            else:
+                began = self._now()
         except InvalidConfig as error:
             self._emit(events.failed_validation(self._now(), str(error)))
             return Outcome.UNRECOVERABLE
         except StartFailed as error:
             self._emit(events.driver_failure(self._now(), str(error)))
             return Outcome.FAILED if error.recoverable else Outcome.UNRECOVERABLE
-        now = self._now()
-        self._emit(events.started(now))
         self._report.handle(self.name, running.handle)
-        self._set(state=TaskPhase.RUNNING, started_at=rfc3339(now))
+        if began is not None:
+            self._emit(events.started(began))
+            self._set(state=TaskPhase.RUNNING, started_at=rfc3339(began))
         return await self._accompany(running)
+
+    async def _wait_in_queue(self, running: Queued) -> int | None:
+        """Return when an attempt began; None: it has ended, or is to end, before. Raises `StartFailed`."""
+        self._report.handle(self.name, running.handle)
+        began: int | None = None
+        failure: StartFailed | None = None
+
+        async def begin() -> None:
+            nonlocal began, failure
+            try:
+                began = await running.begun(self._note_engine)
+            except StartFailed as error:
+                failure = error
+
+        self._postponed = []
+        try:
+            waits = [begin, self._killed.wait]
+            if self._provisions.may_change:
+                waits.append(self._tend_for_ever)
+            await first_of(*waits)
+        except BaseException:
+            running.release()
+            raise
+        if failure is not None:
+            raise failure
+        return began
+
+    async def _tend_for_ever(self) -> None:
+        """Keep what the task will be given as it should be, until cancelled."""
+        await self._provisions.tend()
+        await trio.sleep_forever()
+
+    def _note_engine(self, text: str) -> None:
+        self._emit_now(events.cluster(self._now(), text))
 
     async def _provide(self) -> Outcome | None:
         """Bring what the task needs; return how the attempt ended if that cannot be had."""
@@ -333,9 +376,12 @@ class TaskRunner:
         logs = self._logs()
         for log in logs:
             self._host.sweeper.add(log, running)
+        late, self._postponed = self._postponed, None
         if self._provisions.may_change:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._provisions.tend)
+                if late:
+                    nursery.start_soon(self._tell, late)
                 end = await running.wait()
                 nursery.cancel_scope.cancel()
         else:
@@ -358,6 +404,11 @@ class TaskRunner:
 
     async def _tell(self, wishes: list[Wish]) -> None:
         """Tell the task, as it wishes, that something it was given has changed."""
+        if self._postponed is not None:  # what has not begun will get it as it is then
+            self._postponed += [one for one in wishes if one.script is not None]
+            return
+        if isinstance(self._running, Queued):
+            await self._running.refresh()
         await tell(self, wishes, self._emit_now, self._now)
 
     def _end_sessions(self) -> None:

@@ -5,8 +5,8 @@ second time finds the first. What a driver needs to find a task again is opaque 
 store keeps. So a driver may run tasks as processes of this machine or as jobs of a cluster.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -88,6 +88,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     dns: NetworkDNS | None = None
     ports: tuple[AllocatedPort, ...] = ()  # of its group, and its own
     mounts: tuple[Mount, ...] = ()
+    priority: int = 50  # of its job
+    longest: int = 0  # nanoseconds that it may run; 0: as long as it likes
+    disk_mb: int = 0  # that its group asks for
+    features: tuple[str, ...] = ()  # of the hosts of a cluster, that its constraints name
 
 
 class Running(Protocol):
@@ -127,6 +131,23 @@ class Running(Protocol):
 
     def release(self) -> None:
         """Let go of it: it runs on, and may be adopted."""
+        ...
+
+
+@runtime_checkable
+class Queued(Running, Protocol):
+    """An attempt that may have to wait for its turn after it was taken, somewhere else."""
+
+    async def begun(self, note: Callable[[str], None]) -> int | None:
+        """Return when it began to run (wall clock, nanoseconds); None: it ended without.
+
+        Until then `note` is told where it stands, in plain words, whenever that changes. Raises
+        `StartFailed` when nobody takes it. For one caller, before `wait`.
+        """
+        ...
+
+    async def refresh(self) -> None:
+        """Bring it the files that it was given, as they are now; return when it has them."""
         ...
 
 

@@ -14,7 +14,7 @@ files, then the command.
 import re
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
@@ -127,6 +127,20 @@ def command_line(
     return line, plain | carried
 
 
+def script(env: Mapping[str, str], before: str, words: str) -> str:
+    """Return lines of a shell that becomes a command with these variables besides its own.
+
+    `before` are lines that come before, with the variables set; `words` are the command's, as the
+    shell is to read them.
+    """
+    plain = {name: value for name, value in env.items() if _is_plain(name)}
+    special = [f"{name}={value}" for name, value in env.items() if not _is_plain(name)]
+    carried = {f"{_CARRIER}{number}": pair for number, pair in enumerate(special)}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in (plain | carried).items()]
+    launch = ["env", *_carrying(carried), words] if carried else [words]
+    return "\n".join([*lines, f"{before}exec {' '.join(launch)}", ""])
+
+
 @lru_cache(maxsize=4096)  # most names are the same for every task
 def _is_plain(name: str) -> bool:
     return (
@@ -147,7 +161,11 @@ def _launch(tools: Tools, carriers: list[str], user: User | None, wrap: Sequence
         ]
     words += map(shlex.quote, wrap)
     if carriers:
-        words.append(shlex.quote(tools.env))
-        words += [f"-u {name}" for name in carriers]
-        words += [f'"${name}"' for name in carriers]
+        words += [shlex.quote(tools.env), *_carrying(carriers)]
     return words
+
+
+def _carrying(carriers: Iterable[str]) -> list[str]:
+    """Return the words with which `env` sets what these variables carry."""
+    names = list(carriers)
+    return [*(f"-u {name}" for name in names), *(f'"${name}"' for name in names)]

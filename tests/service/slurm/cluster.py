@@ -163,7 +163,7 @@ class Cluster:
 
     def _settings(self) -> str:
         user = getpwuid(os.getuid()).pw_name
-        controller, *ports = self._free_ports(1 + len(NODES))
+        controller, *ports = free_ports(self._draw, 1 + len(NODES))
         place = self.directory
         nodes = "\n".join(
             f"NodeName={node} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=16"
@@ -199,15 +199,16 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 PartitionName=short Nodes=node2 MaxTime=1 State=UP
 """
 
-    def _free_ports(self, count: int) -> list[int]:
-        """Return ports on which nobody listens now."""
-        found: list[int] = []
-        while len(found) < count:
-            port = self._draw.choice(PORTS)
-            with socket.socket() as tried:
-                if tried.connect_ex(("127.0.0.1", port)) and port not in found:
-                    found.append(port)
-        return found
+
+def free_ports(draw: random.Random, count: int) -> list[int]:
+    """Return ports on which nobody listens now, of those that connections do not get."""
+    found: list[int] = []
+    while len(found) < count:
+        port = draw.choice(PORTS)
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) and port not in found:
+                found.append(port)
+    return found
 
 
 @contextmanager

@@ -1,0 +1,114 @@
+"""What wrappers on hosts of a cluster may ask, and nothing else: the whole of their listener.
+
+Each call shows the secret of one attempt and concerns that one alone (`slurm/desk.py`).
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+
+from daemon.acl.check import ANYONE
+from daemon.acl.failures import Failures
+from daemon.parts import Wrappers
+from daemon.web.reply import Reply, text
+from daemon.web.request import Request, Stream, Write
+from storage.errors import Denied, StewardError
+
+MOST = 1024 * 1024  # bytes of a body: a piece of output
+_SPAN = 20.0  # seconds that a wrapper waits for an order
+_PLAIN = "text/plain; charset=utf-8"
+_PACKED = "application/gzip"
+_NUMBER = re.compile(r"[0-9]{1,15}")
+_WORD = re.compile(r"[a-z]{0,16}")
+_CODES = range(256)
+_TOO_OFTEN = text("too many secrets that are nobody's: ask again later", 429)
+
+_failures = Failures()
+
+Answer = Callable[[Wrappers, Request], Awaitable[Reply]]
+
+
+def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
+    """Return a handler that turns away who shows no secret of ours, and in time does not listen."""
+
+    async def handler(request: Request) -> Reply:
+        desk = request.parts.wrappers
+        if desk is None or not request.token:
+            return text("show the secret of an attempt", 401)
+        try:
+            return await answer(desk, request)
+        except Denied:
+            if _failures.are_too_many(request.address, request.parts.clock.now()):
+                return _TOO_OFTEN
+            raise
+        except OSError as error:  # the disk: what could not be taken is sent again
+            return text(f"{error.strerror or error}", 507)
+        except StewardError as error:
+            status = getattr(error, "status", None)
+            if status is None:
+                raise
+            return text(str(error), status)
+
+    return handler
+
+
+def _number(request: Request, name: str) -> int:
+    """Return a parameter that is a number, 0 when it is missing. Raises `BadNumber`."""
+    given = request.query.text(name, "0") or "0"
+    if not _NUMBER.fullmatch(given):
+        raise BadNumber(f"{name} = {given!r}: write a number of at most 15 digits")
+    return int(given)
+
+
+class BadNumber(StewardError):
+    """A parameter is not what it has to be."""
+
+    status = 400
+
+
+async def claim(desk: Wrappers, request: Request) -> Reply:
+    """Give an attempt, with all it brings along, to the first who claims it."""
+    query = request.query
+    path = await desk.claim(
+        request.token,
+        nonce=query.text("nonce"),
+        job_id=query.text("job"),
+        host=query.text("host"),
+    )
+    return Reply(stream=desk.pieces(path), content_type=_PACKED)
+
+
+async def files(desk: Wrappers, request: Request) -> Reply:
+    """Give the files of an attempt as they are now."""
+    return Reply(stream=desk.pieces(await desk.files(request.token)), content_type=_PACKED)
+
+
+async def log(desk: Wrappers, request: Request) -> Reply:
+    """Take a piece of output, and say from where to go on."""
+    offset = _number(request, "offset")
+    taken = await desk.log(request.token, request["kind"], offset, request.body)
+    return Reply(body=f"{taken}\n".encode(), content_type=_PLAIN)
+
+
+async def orders(desk: Wrappers, request: Request) -> Reply:
+    """Give orders, as soon as there are any; the question is a sign of life."""
+    used = (_number(request, "user"), _number(request, "system"), _number(request, "pages"))
+    said = await desk.orders(request.token, _number(request, "seen"), used, _SPAN)
+    return Reply(body=said.encode(), content_type=_PLAIN)
+
+
+async def result(desk: Wrappers, request: Request) -> Reply:
+    """Take how a task ended."""
+    code, why = _number(request, "code"), request.query.text("why")
+    if code not in _CODES or not _WORD.fullmatch(why):
+        raise BadNumber(f"code = {code}, why = {why!r}: write a code up to 255, and a word")
+    await desk.result(request.token, code, why)
+    return Reply(body=b"ok\n", content_type=_PLAIN)
+
+
+WRAPPERS = (
+    Write("POST", "/v1/wrapper/claim", _answering(claim), ANYONE),
+    Write("POST", "/v1/wrapper/files", _answering(files), ANYONE),
+    Write("POST", "/v1/wrapper/log/{kind}", _answering(log), ANYONE),
+    Stream("/v1/wrapper/orders", _answering(orders), ANYONE),
+    Write("POST", "/v1/wrapper/result", _answering(result), ANYONE),
+)

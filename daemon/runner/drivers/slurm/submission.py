@@ -1,0 +1,92 @@
+"""What an attempt becomes when it is submitted: the words of `sbatch`, and its environment. Pure.
+
+The table is that of the facts (Slurm, section 4). No secret stands in a word: words can be seen.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from daemon.runner.drivers.driver import Attempt
+from storage.records.base import SECOND
+from storage.records.cluster_run import ClusterRun
+from storage.records.pool import Pool
+
+GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
+_MINUTE = 60 * SECOND
+_MIDDLE = 50  # the usual priority of a job
+_USUAL_DISK = 300  # MB that every group asks for; hosts that book no disk would refuse even that
+_FEATURE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]*")
+
+
+def cores(attempt: Attempt, pool: Pool) -> int:
+    """Return how many processors it needs: those it asks for, or as many as its MHz are."""
+    wanted = attempt.resources
+    return wanted.cores or max(1, math.ceil(wanted.cpu / max(1, pool.mhz_per_core)))
+
+
+def minutes(longest: int) -> int:
+    """Return the time limit for something that may run for so long (nanoseconds).
+
+    A minute more than that: its wrapper ends it, and the cluster only if that is gone.
+    """
+    return math.ceil(longest / _MINUTE) + 1
+
+
+def words(
+    attempt: Attempt, run: ClusterRun, pool: Pool, environment: Mapping[str, str], *, is_root: bool
+) -> list[str]:
+    """Return the words of `sbatch`; of the environment only the names."""
+    said = [
+        "--parsable",
+        "--no-requeue",
+        f"--job-name={run.name}",
+        f"--comment={run.comment}",
+        f"--partition={pool.partition or run.pool}",
+        "--nodes=1",
+        "--ntasks=1",
+        f"--cpus-per-task={cores(attempt, pool)}",
+        f"--mem={attempt.resources.memory_mb}",
+        "--chdir=/",
+        "--input=/dev/null",
+        "--output=/dev/null",
+        "--error=/dev/null",
+        f"--export={','.join(environment)}",
+    ]
+    if attempt.disk_mb > _USUAL_DISK:
+        said.append(f"--tmp={attempt.disk_mb}")
+    if attempt.longest:
+        said.append(f"--time={minutes(attempt.longest)}")
+    nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
+    if nice > 0 or (nice and is_root):  # only operators of the cluster may go before others
+        said.append(f"--nice={nice}")
+    if features := [one for one in attempt.features if _FEATURE.fullmatch(one)]:
+        said.append(f"--constraint={'&'.join(features)}")
+    if pool.account:
+        said.append(f"--account={pool.account}")
+    if pool.qos:
+        said.append(f"--qos={pool.qos}")
+    if attempt.user and is_root:
+        said.append(f"--uid={attempt.user}")
+    return said
+
+
+def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:
+    """Return what the wrapper gets: who it is, whom to ask, and where the task is to live."""
+    given = {
+        "STEWARD_CLAIM": claim,
+        "STEWARD_URL": url,
+        "STEWARD_DIR": directory,
+        "STEWARD_GRACE": str(GRACE),
+    }
+    return {**given, "STEWARD_CA": ca} if ca else given
+
+
+def job_number(answer: str) -> str:
+    r"""Return the number of a job from what `sbatch --parsable` printed (`number[;cluster]`).
+
+    >>> job_number("17;ci\n")
+    '17'
+    """
+    found = answer.strip().partition(";")[0]
+    return found if found.isdecimal() else ""

@@ -1,0 +1,219 @@
+#!/bin/sh
+# What runs on a host of the cluster in the place of a task, and brings the task there. It needs
+# sh, curl and tar, besides what every system has. It holds no secret: who it is stands in its
+# environment (the claim, which is worth nothing once it was used).
+#
+# It claims the attempt, gets a bundle with everything the task needs, once, runs the task in a
+# directory of its own, sends what the task prints, obeys orders, and says how the task ended.
+# It ends as the task did, so that the cluster knows, too; before there was one, with
+#   90 nobody answered   91 the attempt is somebody else's   92 the directory cannot be had
+set -u
+umask 077
+export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}"
+url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
+grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there
+spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
+ca=${STEWARD_CA:-}
+unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_SPOOL
+
+# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none).
+# The secret goes in by a pipe: arguments can be seen by everybody.
+ask() {
+    seconds=$1 call=$2 answer=$3
+    shift 3
+    status=$(printf 'header = "Authorization: Bearer %s"\n' "$secret" |
+        curl -q -sS -K - --noproxy '*' --connect-timeout 5 --max-time "$seconds" -o "$answer" \
+            -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || status=000
+}
+
+# unpack PATH: fetch an archive and lay out what is in it.
+unpack() {
+    ask 600 "$1" .steward/bundle -X POST -d ''
+    [ "$status" = 200 ] || return 1
+    tar -xozf .steward/bundle || status=tar
+    rm -f .steward/bundle
+}
+
+# A directory that is there already is not touched, unless it is what a dead attempt of ours left.
+if ! mkdir -m 700 "$dir" 2>/dev/null; then
+    [ -d "$dir" ] && [ ! -L "$dir" ] && [ -O "$dir" ] && read -r left <"$dir/.steward/pid" &&
+        ! kill -0 "$left" 2>/dev/null && rm -rf "$dir" && mkdir -m 700 "$dir" || exit 92
+fi
+cd "$dir" && mkdir .steward && echo $$ >.steward/pid || exit 92
+trap 'cd /; rm -rf "$dir"' EXIT
+trap : HUP INT QUIT TERM # the cluster signals the task as well; this waits for its end
+if [ -n "$ca" ]; then
+    printf '%s\n' "$ca" >.steward/ca
+    ca=$dir/.steward/ca
+fi
+
+read -r nonce </proc/sys/kernel/random/uuid
+waited=0
+until unpack "claim?nonce=$nonce&job=${SLURM_JOB_ID:-}&host=${SLURMD_NODENAME:-}"; do
+    case $status in
+    000 | 408 | 429 | 5??) ;;
+    *) exit 91 ;;
+    esac
+    [ "$waited" -lt "$grace" ] || exit 90
+    waited=$((waited + 2))
+    sleep 2
+done
+why=
+[ "$status" = 200 ] || why=bundle
+secret= logs=0 most=0
+[ -n "$why" ] || . ./.steward/settings # secret, logs, most (seconds that the task may run; 0: any)
+
+# keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
+keep() {
+    n=0
+    while dd bs=65536 count=64 of=".steward/$1.$n" 2>/dev/null && [ -s ".steward/$1.$n" ]; do
+        n=$((n + 1))
+        while size=$(du -sk .steward) && [ "${size%%[!0-9]*}" -gt "$spool" ]; do sleep 1; done
+    done
+    : >".steward/$1.end"
+}
+
+# ship KIND: send these files in order; after the end, try for the time of grace.
+ship() {
+    n=0 sent=0 at=0 pause=0.1 late=0
+    while :; do
+        over= whole=
+        [ -e ".steward/$1.end" ] && over=1
+        [ -e ".steward/$1.$((n + 1))" ] && whole=1
+        tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 524288 >".steward/$1.part"
+        if [ -s ".steward/$1.part" ]; then
+            ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
+                -H 'Content-Type: application/octet-stream'
+            case $status in
+            200)
+                size=$(wc -c <".steward/$1.part")
+                sent=$((sent + size)) at=$((at + size)) pause=0.1
+                ;;
+            4??) [ "$status" = 408 ] || [ "$status" = 429 ] || return ;;
+            esac
+            if [ "$status" != 200 ]; then
+                [ -z "$over" ] || late=$((late + 2))
+                [ "$late" -lt "$grace" ] || return
+                sleep 2
+            fi
+        elif [ -n "$whole" ]; then
+            rm -f ".steward/$1.$n"
+            n=$((n + 1)) sent=0
+        elif [ -n "$over" ]; then
+            return
+        else
+            sleep "$pause"
+            case $pause in 0.1) pause=0.3 ;; *) pause=1 ;; esac
+        fi
+    done
+}
+
+# look: add up what the processes of the task's session use: ticks of the clock, pages of memory.
+look() {
+    user=0 system=0 pages=0
+    for stat in /proc/[0-9]*/stat; do
+        read -r line 2>/dev/null <"$stat" || continue
+        set -- ${line##*) }
+        [ "$4" = "$main" ] || continue
+        user=$((user + ${12} + ${14})) system=$((system + ${13} + ${15})) pages=$((pages + ${22}))
+    done
+}
+
+# stop SIGNAL SECONDS: ask the task to end, and end it and all it has started.
+stop() {
+    kill -s "$1" "$main" 2>/dev/null
+    (
+        sleep "$2"
+        kill -s KILL -- "-$main" 2>/dev/null
+    ) &
+}
+
+# obey: ask for orders for ever; the question also says that all is well here.
+obey() {
+    seen=0
+    until read -r main 2>/dev/null <.steward/main; do sleep 0.1; done
+    while :; do
+        look 2>/dev/null
+        ask 45 "orders?seen=$seen&user=$user&system=$system&pages=$pages" .steward/orders
+        case $status in
+        200)
+            while read -r number order one two; do
+                case $order in
+                signal) kill -s "$one" "$main" 2>/dev/null ;;
+                stop) stop "$one" "$two" ;;
+                files) unpack files ;;
+                esac
+                seen=$number
+            done <.steward/orders
+            ;;
+        410) # nobody wants it any more
+            echo void >.steward/why
+            kill -s KILL -- "-$main" 2>/dev/null
+            return
+            ;;
+        *) sleep 2 ;;
+        esac
+    done
+}
+
+code=125
+if [ -z "$why" ]; then
+    out=/dev/null err=/dev/null
+    if [ "$logs" = 1 ]; then
+        out=.steward/out err=.steward/err
+        mkfifo "$out" "$err"
+        keep stdout <"$out" &
+        keepers=$!
+        keep stderr <"$err" &
+        keepers="$keepers $!"
+        ship stdout &
+        shippers=$!
+        ship stderr &
+        shippers="$shippers $!"
+    fi
+    obey &
+    others=$!
+    if [ "$most" -gt 0 ]; then
+        (
+            sleep "$most"
+            read -r main <.steward/main && echo time >.steward/why && stop TERM 5 && wait
+        ) &
+        others="$others $!"
+    fi
+    # In the foreground: a command in the background would ignore some signals. The subshell becomes
+    # the task, so this is its pid, and that of its session.
+    (
+        read -r pid rest </proc/self/stat && echo "$pid" >.steward/pid.main &&
+            mv .steward/pid.main .steward/main && umask 022 && exec setsid sh .steward/task
+    ) >"$out" 2>"$err" </dev/null
+    code=$?
+    read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
+    read -r why 2>/dev/null <.steward/why || why=
+    if [ "$logs" = 1 ]; then
+        for _ in 1 2 3 4 5 6 7 8 9 10; do
+            [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
+            sleep 0.2 # somebody it has started may have its output still open
+        done
+        kill $keepers 2>/dev/null
+        : >.steward/stdout.end
+        : >.steward/stderr.end
+        wait $shippers
+    fi
+fi
+
+waited=0
+while :; do
+    ask 30 "result?code=$code&why=$why" .steward/said -X POST -d ''
+    case $status in
+    200 | 400 | 403 | 404 | 409 | 410) break ;;
+    esac
+    if [ "$waited" -ge "$grace" ]; then # for whoever looks for it here
+        trap - EXIT
+        echo "code=$code why=$why" >.steward/result
+        break
+    fi
+    waited=$((waited + 2))
+    sleep 2
+done
+kill ${others:-} 2>/dev/null
+exit "$code"

@@ -1,0 +1,87 @@
+"""Attempts at tasks that are jobs of a cluster."""
+
+import msgspec
+
+from storage.readers import Snapshot
+from storage.records.cluster_run import ClusterRun, RunStatus
+from storage.writer import Transaction
+
+_FIND = """
+    SELECT * FROM cluster_runs
+     WHERE allocation_id = :allocation_id AND task = :task AND number = :number
+"""
+_OF = "SELECT * FROM cluster_runs WHERE allocation_id = :allocation_id ORDER BY task, number"
+_VOID = (
+    "SELECT * FROM cluster_runs INDEXED BY cluster_runs_void WHERE pool = :pool AND status = 'void'"
+)
+_PUT = """
+    INSERT INTO cluster_runs (allocation_id, task, number, pool, status, claim_hash, token_hash, nonce,
+                              job_id, host, submitted_at, claimed_at, stdout_base, stderr_base, result)
+    VALUES (:allocation_id, :task, :number, :pool, :status, :claim_hash, :token_hash, :nonce,
+            :job_id, :host, :submitted_at, :claimed_at, :stdout_base, :stderr_base, :result)
+    ON CONFLICT (allocation_id, task, number) DO UPDATE SET
+        status = excluded.status, claim_hash = excluded.claim_hash,
+        token_hash = excluded.token_hash, nonce = excluded.nonce, job_id = excluded.job_id,
+        host = excluded.host, submitted_at = excluded.submitted_at,
+        claimed_at = excluded.claimed_at, stdout_base = excluded.stdout_base,
+        stderr_base = excluded.stderr_base, result = excluded.result
+"""
+_FORGET = """
+    DELETE FROM cluster_runs
+     WHERE allocation_id = :allocation_id AND task = :task AND number < :number AND status = 'ended'
+"""
+_REMOVE = """
+    DELETE FROM cluster_runs
+     WHERE allocation_id = :allocation_id AND task = :task AND number = :number
+"""
+
+_PRUNE = """
+    DELETE FROM cluster_runs
+     WHERE status = 'ended' AND pool = :pool
+       AND NOT EXISTS (SELECT 1 FROM allocations WHERE id = allocation_id)
+"""
+
+
+def find(db: Snapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:
+    """Return an attempt; None when there is none."""
+    key = {"allocation_id": allocation_id, "task": task, "number": number}
+    row = db.one(_FIND, key)
+    return msgspec.convert(dict(row), ClusterRun) if row else None
+
+
+def of_allocation(db: Snapshot, allocation_id: str) -> list[ClusterRun]:
+    """Return the attempts of an allocation."""
+    rows = db.all(_OF, {"allocation_id": allocation_id})
+    return [msgspec.convert(dict(row), ClusterRun) for row in rows]
+
+
+def void(db: Snapshot, pool: str) -> list[ClusterRun]:
+    """Return the attempts of a pool that are to be cancelled."""
+    return [msgspec.convert(dict(row), ClusterRun) for row in db.all(_VOID, {"pool": pool})]
+
+
+def put(tx: Transaction, run: ClusterRun) -> ClusterRun:
+    """Store an attempt; those before it at the same task that have ended are forgotten."""
+    values = msgspec.structs.asdict(run)
+    tx.execute(_PUT, {**values, "status": str(run.status)})
+    if run.status == RunStatus.SUBMITTING:
+        tx.execute(_FORGET, values)
+    return run
+
+
+def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
+    """Let nobody claim an attempt any more, and its job be cancelled; one that has ended is forgotten."""
+    if run.status == RunStatus.ENDED:
+        remove(tx, run)
+        return run
+    return put(tx, msgspec.structs.replace(run, status=RunStatus.VOID))
+
+
+def remove(tx: Transaction, run: ClusterRun) -> None:
+    """Forget an attempt."""
+    tx.execute(_REMOVE, msgspec.structs.asdict(run))
+
+
+def prune(tx: Transaction, pool: str) -> int:
+    """Forget what has ended of allocations that nobody knows any more; return how many."""
+    return tx.execute(_PRUNE, {"pool": pool})

@@ -1,0 +1,127 @@
+"""What a cluster says of jobs, in our words."""
+
+import pytest
+
+from daemon.runner.drivers.driver import Exit
+from daemon.runner.drivers.slurm import states
+from daemon.runner.drivers.slurm.states import Sighting, end_of, sightings, waits
+
+NAME = "alloc-1"
+
+
+def shown(state: str, code: str, name: str = NAME) -> str:
+    return (
+        f"JobId=7 JobName={name} UserId=root(0) JobState={state} Reason=None Requeue=0 "
+        f"ExitCode={code} Comment=1/main/0"
+    )
+
+
+def sighting(state: str, reason: str = "None", host: str = "") -> Sighting:
+    return Sighting(job_id="7", state=state, reason=reason, host=host, comment="1/main/0")
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "end"),
+    [
+        ("FAILED", "3:0", (3, 0)),
+        ("FAILED", "0:15", (143, 15)),
+        ("FAILED", "137:0", (137, 9)),
+        ("CANCELLED", "0:15", (137, 9)),
+        ("TIMEOUT", "0:0", (137, 9)),
+        ("NODE_FAIL", "0:0", (137, 9)),
+        ("COMPLETED", "0:0", (0, 0)),
+    ],
+)
+def test_an_end_is_told_with_its_code_and_where_that_comes_from(
+    state: str, code: str, end: tuple[int, int]
+) -> None:
+    found = end_of(shown(state, code), NAME)
+    assert found is not None
+    assert (found.code, found.signal) == end
+    assert "the cluster says" in found.message
+    assert not found.ok
+
+
+def test_what_takes_too_much_memory_was_killed_for_it() -> None:
+    found = end_of(shown("OUT_OF_MEMORY", "0:125"), NAME)
+    assert found is not None
+    assert found.oom_killed
+
+
+def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
+    assert end_of(shown("RUNNING", "0:0"), NAME) is None
+    assert end_of(shown("FAILED", "3:0", "other"), NAME) is None
+    assert end_of("slurm_load_jobs error: Invalid job id specified", NAME) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("91:0", "claimed"), ("92:0", "directory"), ("90:0", "wrapper_url")]
+)
+def test_the_wrappers_own_ends_are_told_in_plain_words(code: str, said: str) -> None:
+    found = end_of(shown("FAILED", code), NAME)
+    assert found is not None
+    assert said in found.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("Resources", "the cluster has no room at the moment (Resources)"),
+        (
+            "ReqNodeNotAvail, UnavailableNodes:n1",
+            "a host that it needs cannot be had at the moment (ReqNodeNotAvail, UnavailableNodes:n1)",
+        ),
+        (
+            "QOSMaxCpuPerUserLimit",
+            "a limit of the account, its quality of service or the partition is reached "
+            "(QOSMaxCpuPerUserLimit)",
+        ),
+        ("SomethingNew", "SomethingNew"),
+    ],
+)
+def test_a_reason_keeps_the_clusters_own_word(reason: str, said: str) -> None:
+    assert waits(reason) == said
+
+
+def test_lines_of_a_listing_become_sightings_and_others_are_passed_over() -> None:
+    text = "7|PENDING|Priority||1/a|b/0\nslurm_load: noise\n\n8|RUNNING|None|node1|2/main/1\n"
+    first, second = sightings(text)
+    assert (first.comment, first.is_waiting, first.is_active) == ("1/a|b/0", True, True)
+    assert (second.host, second.is_waiting, second.is_active) == ("node1", False, True)
+
+
+def test_a_launch_that_was_refused_is_stuck() -> None:
+    assert sighting("PENDING", "launch failed requeued held").is_stuck
+    assert not sighting("PENDING", "Resources").is_stuck
+    assert not sighting("CANCELLED", "launch failed requeued held").is_stuck
+
+
+def test_a_job_says_where_it_stands() -> None:
+    assert sighting("SUSPENDED", host="node1").said == "job 7 is suspended on node1"
+    assert sighting("PENDING", "Priority").said == (
+        "job 7 waits: others that wait in the cluster come first (Priority)"
+    )
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Batch job submission failed: Unable to contact slurm controller (connect failure)",
+        "Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch did not answer within 12 s",
+    ],
+)
+def test_a_failure_to_answer_says_nothing_about_the_work(message: str) -> None:
+    assert states.says_nothing(message) or "did not answer" in message
+
+
+def test_a_refusal_is_one() -> None:
+    message = "Batch job submission failed: Invalid feature specification"
+    assert not states.says_nothing(message)
+    assert not states.may_pass(message)
+    assert states.may_pass("Job violates accounting/QOS policy (job submit limit, user's size)")
+
+
+def test_what_nobody_knows_any_more_did_not_end_well() -> None:
+    assert isinstance(states.GONE, Exit)
+    assert not states.GONE.ok

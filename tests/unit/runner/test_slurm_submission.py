@@ -1,0 +1,116 @@
+"""What an attempt becomes when it is submitted to a cluster."""
+
+from typing import Any
+
+import pytest
+
+from daemon.runner.drivers.driver import Attempt
+from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, words
+from storage.records.base import MINUTE, SECOND
+from storage.records.cluster_run import ClusterRun
+from storage.records.pool import SLURM, Pool
+from storage.records.task import Resources
+
+RUN = ClusterRun(allocation_id="a1", task="main", number=2, pool="hpc")
+SECRET = "a1.2.very-secret"  # noqa: S105  # for nobody
+
+
+def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any) -> list[str]:
+    attempt = Attempt(
+        **{
+            "alloc_id": "a1",
+            "task": "main",
+            "number": 2,
+            "directory": "/d",
+            "config": {"command": "x"},
+            "env": {},
+            **fields,
+        }
+    )
+    env = environment_of(claim=SECRET, url="http://u", directory="/tmp/x", ca="")  # noqa: S108
+    return words(attempt, RUN, pool or Pool(engine=SLURM), env, is_root=is_root)
+
+
+def value(said: list[str], name: str) -> str | None:
+    """Return what stands behind an option; None: it is not there."""
+    found = [one.partition("=")[2] for one in said if one.startswith(f"--{name}=")]
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize(
+    ("resources", "per_core", "cores"),
+    [
+        (Resources(cpu=100), 1000, "1"),
+        (Resources(cpu=1000), 1000, "1"),
+        (Resources(cpu=1001), 1000, "2"),
+        (Resources(cpu=4000), 2500, "2"),
+        (Resources(cpu=4000, cores=3), 1000, "3"),
+    ],
+)
+def test_processors_are_whole(resources: Resources, per_core: int, cores: str) -> None:
+    said = submitted(Pool(engine=SLURM, mhz_per_core=per_core), resources=resources)
+    assert value(said, "cpus-per-task") == cores
+
+
+def test_a_job_says_which_attempt_it_is_and_is_never_put_back() -> None:
+    said = submitted()
+    assert value(said, "job-name") == "alloc-a1"
+    assert value(said, "comment") == "a1/main/2"
+    assert value(said, "partition") == "hpc"
+    assert "--no-requeue" in said
+
+
+def test_no_secret_stands_in_a_word() -> None:
+    said = submitted()
+    assert not any("very-secret" in one for one in said)
+    assert value(said, "export") == "STEWARD_CLAIM,STEWARD_URL,STEWARD_DIR,STEWARD_GRACE"
+
+
+@pytest.mark.parametrize(
+    ("longest", "limit"), [(SECOND, 2), (MINUTE, 2), (61 * SECOND, 3), (90 * MINUTE, 91)]
+)
+def test_the_clusters_limit_comes_after_the_wrappers(longest: int, limit: int) -> None:
+    assert minutes(longest) == limit
+    assert value(submitted(longest=longest), "time") == str(limit)
+
+
+def test_what_may_run_for_ever_has_no_limit() -> None:
+    assert value(submitted(), "time") is None
+
+
+@pytest.mark.parametrize(
+    ("priority", "is_root", "nice"),
+    [(50, True, None), (30, False, "2000"), (80, True, "-3000"), (80, False, None)],
+)
+def test_a_priority_becomes_niceness(priority: int, is_root: bool, nice: str | None) -> None:
+    assert value(submitted(priority=priority, is_root=is_root), "nice") == nice
+
+
+def test_constraints_on_features_are_the_clusters() -> None:
+    assert value(submitted(features=("gpu", "node1")), "constraint") == "gpu&node1"
+    assert value(submitted(features=("a|b",)), "constraint") is None
+
+
+def test_account_and_quality_of_service_are_the_pools() -> None:
+    said = submitted(Pool(engine=SLURM, partition="p", account="lab", qos="long"))
+    assert (value(said, "account"), value(said, "qos"), value(said, "partition")) == (
+        "lab",
+        "long",
+        "p",
+    )
+
+
+def test_a_user_is_only_for_root() -> None:
+    assert value(submitted(user="alice", is_root=True), "uid") == "alice"
+    assert value(submitted(user="alice"), "uid") is None
+
+
+def test_disk_is_asked_for_where_a_group_says_so() -> None:
+    assert value(submitted(disk_mb=300), "tmp") is None
+    assert value(submitted(disk_mb=5000), "tmp") == "5000"
+
+
+def test_a_number_is_what_comes_before_the_cluster() -> None:
+    assert job_number("17\n") == "17"
+    assert job_number("17;ci\n") == "17"
+    assert job_number("nonsense") == ""
