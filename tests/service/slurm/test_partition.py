@@ -2,8 +2,8 @@
 
 import pytest
 
-from daemon.runner.drivers.slurm.partition import look
-from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from daemon.runner.drivers.slurm.partition import NoPartition, look
+from daemon.runner.drivers.slurm.tools import Tools
 from tests.service.slurm.cluster import PATH, Cluster
 
 
@@ -30,5 +30,5 @@ async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
 
 
 async def test_a_partition_that_is_none_is_said(cluster: Cluster) -> None:
-    with pytest.raises(ToolFailed, match="partition 'nowhere'"):
+    with pytest.raises(NoPartition, match="no partition 'nowhere'"):
         await look(Tools(path=PATH, config=str(cluster.config)), "nowhere")

@@ -37,6 +37,10 @@ _NOTHING = frozenset({"none", "(null)", "n/a", ""})
 _OPEN = frozenset({"UP", "DOWN"})  # of a partition: what is submitted waits at least
 
 
+class NoPartition(ToolFailed):
+    """The cluster answers, and has no such partition, or no host in it."""
+
+
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
     """A partition: its hosts by name, its state, and the longest that a job may run (its words).
 
@@ -65,12 +69,11 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look(tools: Tools, name: str) -> Partition:
-    """Ask the cluster for a partition. Raises `ToolFailed`."""
+    """Ask the cluster for a partition. Raises `ToolFailed`, `NoPartition`."""
     hosts = hosts_of(await tools.run("sinfo", "-h", "-N", "-p", name, "-o", _HOSTS))
     if not hosts:
-        raise ToolFailed(
-            f"partition {name!r} has no hosts, or the cluster has no such partition: "
-            "compare with what sinfo prints"
+        raise NoPartition(
+            f"the cluster has no partition {name!r}, or no host in it: compare with what sinfo prints"
         )
     said = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
     return Partition(
