@@ -7,7 +7,6 @@ by how much the daemon has grown. The exit status is 1 when anything is wrong.
 """
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -19,7 +18,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from storage.check import check
 from tests.fuzz.attack import Attack
-from tests.fuzz.requests import Asked, requests
+from tests.fuzz.requests import Asked
+from tests.fuzz.secrets_side import any_requests
+from tests.service.daemon import environment
 
 PARTS = 10
 GROWTH = 20  # MiB that the daemon may grow in the second half: what is kept is bounded by then
@@ -39,12 +40,12 @@ def run(directory: Path, count: int, number: int) -> int:
     with log.open("wb") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
+                *(sys.executable, "-m", "daemon", "agent", "--dev", "--dev-cloud", "--port", "0"),
                 *("--data-dir", str(directory / "data")),
             ],
             stdout=subprocess.PIPE,
             stderr=file,
-            env={k: v for k, v in os.environ.items() if not k.startswith(("STEWARD_", "NOMAD_"))},
+            env=environment(STEWARD_DEV_CLOUD_PORT="0"),
         )
     assert process.stdout is not None
     address = process.stdout.readline().decode().rpartition(" ")[2].strip()
@@ -80,7 +81,7 @@ def attack(address: str, count: int, number: int) -> list[str]:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(asked=requests())
+    @given(asked=any_requests())
     def each(asked: Asked) -> None:
         if fault := target.fault(asked):
             faults.setdefault(fault[:80], f"{fault}\n    after {asked}")

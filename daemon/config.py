@@ -57,8 +57,12 @@ _OF_JOB_FILES = PREFIX + "VAR_"  # values for the variables of a job file
 DEFAULT_FILE = Path("/etc/steward/steward.toml")
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Natural = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+_MOST = 2**31 - 1  # of anything: what is counted in bytes or nanoseconds then fits into 64 bits
+Natural = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
+_CENTURIES = 100_000  # days, 273 years: beyond 292 there is no time in nanoseconds
+Days = Annotated[int, msgspec.Meta(ge=0, le=_CENTURIES)]
+SomeDays = Annotated[int, msgspec.Meta(ge=1, le=_CENTURIES)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
@@ -79,6 +83,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     tls_client_ca: Path = Path()
     socket: str = ""
     operator_group: str = ""
+    lean_door: bool = True
     host_names: list[str] = []
     trusted_proxies: list[str] = []
     lockout_threshold: Natural = 300
@@ -96,27 +101,27 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     identity_claims: dict[str, str] = {}
     issuer_bind: str = ""
     issuer_port: Port = 4680
-    retention_days: Natural = 90
+    retention_days: Days = 90
     retention_jobs: Natural = 0
-    retention_alloc_days: Positive = 90
+    retention_alloc_days: SomeDays = 90
     retention_allocs: Natural = 1000
     retention_alloc_mb: Natural = 10_000
     retention_evals: Natural = 1000
     retention_deployments: Natural = 1000
-    retention_event_days: Positive = 90
+    retention_event_days: SomeDays = 90
     retention_events: Natural = 100_000
     gc_interval_seconds: Positive = 60
     gc_max_allocs: Natural = 1000
     gc_disk_usage_threshold: Percent = 90
     gc_inode_usage_threshold: Percent = 90
-    log_retention_days: Natural = 30
+    log_retention_days: Days = 30
     log_retention_mb: Natural = 1000
     alloc_disk_limit: str = DISK_NOTE
     alloc_disk_seconds: Positive = 60
-    snapshot_hours: Natural = 0
+    snapshot_hours: Days = 0
     snapshot_keep: Positive = 7
     snapshot_dir: Path = Path()
-    audit_retention_days: Natural = 365
+    audit_retention_days: Days = 365
     audit_retention_entries: Natural = 0
     audit_file: Path = Path()
     audit_journal: bool = False
@@ -314,6 +319,8 @@ def pairs(texts: list[str], origin: str) -> dict[str, str]:
 
 def _check(name: str, value: object, origin: str) -> None:
     """Raise `Invalid` unless a value is of its setting's type and within its choices."""
+    if not _is_text(value):
+        raise Invalid(f"{name} = {value!r} ({origin}): write it as UTF-8, without NUL")
     try:
         msgspec.convert(value, FIELDS[name].type, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
@@ -323,11 +330,26 @@ def _check(name: str, value: object, origin: str) -> None:
         raise Invalid(f"{name} = {value!r} ({origin}): choose one of {', '.join(choices)}")
 
 
+def _is_text(value: object) -> bool:
+    """Tell whether what is written in a value is text: variables of the environment hold any bytes."""
+    if isinstance(value, str | Path):
+        value = str(value)
+        return "\0" not in value and value == value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return all(map(_is_text, (*value, *value.values())))
+    return not isinstance(value, list | tuple) or all(map(_is_text, value))
+
+
 def _path(kind: type, value: object) -> object:
     """Return a text as a path, the one type that text does not become by itself."""
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise NotImplementedError(kind)
+    if kind is not Path:
+        raise NotImplementedError(kind)
+    if not isinstance(value, str | Path):
+        raise ValueError("Expected `str`, the path of a file or directory")  # noqa: TRY004  # it is the setting's
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError("there is no such user") from error
 
 
 def _completed(config: Config, environment: Mapping[str, str]) -> Config:
@@ -335,14 +357,14 @@ def _completed(config: Config, environment: Mapping[str, str]) -> Config:
     for fault in _faults(config):
         raise Invalid(fault)
     usual = default_data_dir(environment)
-    data_dir = config.data_dir.expanduser()
+    data_dir = config.data_dir
     if data_dir == Path() and not config.dev:
         data_dir = usual
     return msgspec.structs.replace(
         config,
         data_dir=_absolute(data_dir),
         socket=config.socket or _usual_socket(environment, is_usual=data_dir == usual),
-        **{name: _absolute(getattr(config, name).expanduser()) for name in _FILES},
+        **{name: _absolute(getattr(config, name)) for name in _FILES},
         node_name=config.node_name or socket.gethostname(),
     )
 

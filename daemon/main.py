@@ -201,6 +201,7 @@ async def _run_parts(
                     fresh=partial(secrets.token_hex, 32),
                 )
             )
+            config = msgspec.structs.replace(config, wrapper_url=engine.url)
         variables = TaskVariables(store, seal, asks=config.asks_for_tokens)
         runner = await parts.enter_async_context(
             open_runner(

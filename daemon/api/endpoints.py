@@ -114,7 +114,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         delete=cloud.remove_role,
         exists=cloud.role_exists,
     ),
-    Endpoint("/v1/auth/{mount}/login", write=cloud.login, is_open=True, knows=FIELDS),
+    Endpoint("/v1/auth/{mount}/login", write=cloud.login, is_open=True, knows=FIELDS, hot=True),
     Endpoint("/v1/auth/{mount}/explain", write=cloud.explain),
     Endpoint("/v1/auth/{mount}/rotate-root", write=cloud.rotate_secret),
     Endpoint("/v1/auth/{mount}/rotation", read=cloud.read_rotation),

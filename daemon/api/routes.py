@@ -235,7 +235,7 @@ ROUTES: tuple[Route, ...] = (
     Read("/v1/scaling/policies", scaling.policies, LIST_SCALING, ("scaling-policies",)),
     Read("/v1/scaling/policy/{policy_id}", scaling.policy, READ_POLICY, ("scaling-policies",)),
     Write("POST", "/v1/job/{job_id}/evaluate", progress.evaluate, EVALUATE),
-    Write("POST", "/v1/job/{job_id}/dispatch", dispatch.dispatch, DISPATCH),
+    Write("POST", "/v1/job/{job_id}/dispatch", dispatch.dispatch, DISPATCH, hot=True),
     Write("POST", "/v1/job/{job_id}/dispatch/payload", dispatch.dispatch_payload, DISPATCH),
     Write("POST", "/v1/job/{job_id}/periodic/force", dispatch.force, FORCE),
     Read(

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from storage.records.allocation import TaskStateWithEvents
 from storage.records.base import Record
 from storage.records.diff import JobDiff
 from storage.records.evaluation import PlacementMetric, PlanAnnotations
 from storage.records.job import ChildSummary, GroupSummary
-from storage.records.node import DriverLimit
+from storage.records.node import DriverLimit, Engine
 from storage.records.views import AllocationStub, WholeAllocation
 
 
@@ -109,6 +110,8 @@ class NodeLine(Record, frozen=True, kw_only=True):
     drain: bool = False
     scheduling_eligibility: str
     status: str
+    status_description: str = ""
+    engine: Engine | UnsetType = UNSET
 
 
 class AgentSelf(msgspec.Struct, frozen=True):

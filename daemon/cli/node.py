@@ -7,6 +7,7 @@ from daemon.cli.answers import AgentSelf, NodeLine, ShownAllocation
 from daemon.cli.client import Client, segment
 from daemon.cli.options import connected, shown
 from daemon.cli.output import Screen
+from daemon.cli.pool import show_hosts
 from storage.errors import Invalid
 from storage.records.allocation import CLIENT_TERMINAL
 from storage.records.node import Node
@@ -36,12 +37,14 @@ def status(client: Client, screen: Screen, node_id: str | None, *, own: bool, st
         return
     node = answer.decode(Node)
     show_overview(screen, node)
+    if node.engine:
+        show_hosts(screen, node.hosts or [])
     _show_drivers(screen, node)
     _show_networks(screen, node)
     allocations = client.fetch(f"{path}/allocations", list[ShownAllocation])
     live = [one for one in allocations if one.client_status not in CLIENT_TERMINAL]
     _show_use(screen, node, live)
-    if stats:
+    if stats and not node.engine:  # the machine is not one of its hosts
         usage.show_machine(screen, client.fetch("/v1/client/stats", MachineUsage, node_id=node.id))
     _show_allocations(screen, live)
     _show_map(screen, "Meta", node.meta)

@@ -102,6 +102,7 @@ _NODE: Tree = {
 }
 _POOL: Tree = {
     "check": "daemon.cli.poolcheck:check",
+    "status": "daemon.cli.pool:status",
 }
 _ACL: Tree = {
     "bootstrap": "daemon.cli.acl:bootstrap",

@@ -27,7 +27,6 @@ from storage.records.node import (
     ENGINE,
     MHZ_PER_CORE,
     DriverInfo,
-    EngineHost,
     Node,
     NodeCPU,
     NodeDisk,
@@ -265,7 +264,7 @@ def happened(before: Node, node: Node) -> str:
         return node.status_description
     old = {host.name: host for host in before.hosts or ()}
     told = [
-        _of_host(host)
+        f"{host.name} {host.description}"
         for host in node.hosts or ()
         if (known := old.pop(host.name, None)) is None
         or (known.state, known.reason) != (host.state, host.reason)
@@ -273,11 +272,6 @@ def happened(before: Node, node: Node) -> str:
     told += [f"{name} is gone" for name in old]
     more = len(told) - _TOLD_HOSTS
     return ", ".join(told[:_TOLD_HOSTS]) + (f" and {more} more hosts changed" if more > 0 else "")
-
-
-def _of_host(host: EngineHost) -> str:
-    reason = f" ({host.reason})" if host.reason else ""
-    return f"{host.name} is {host.state}{reason}"
 
 
 class Clusters(msgspec.Struct, frozen=True):

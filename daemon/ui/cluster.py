@@ -27,7 +27,8 @@ async def node(visit: Visit) -> Found:
         "node": found,
         "placed": live,
         "taken": _taken(live),
-        "usage": await visit.get("/v1/client/stats"),
+        # A cluster's hosts do not tell what they use, and this machine is none of them.
+        "usage": None if "Hosts" in found else await visit.get("/v1/client/stats"),
         "follow": "*",
     }
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h11
 import msgspec
@@ -19,6 +20,7 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.protocol.ws_stream import FrameTooLargeError, WebsocketBuffer, WSStream
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -29,8 +31,10 @@ from hypercorn.typing import (
     ConnectionState,
     Scope,
 )
+from wsproto.events import Message
 
 from daemon.config import Config
+from daemon.web.lean import Handed, Lean
 from daemon.web.listeners import (
     Peer,
     group_id,
@@ -45,6 +49,7 @@ log = logging.getLogger("steward.web")
 
 MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is closed at once
 _VERSION_NOT_SUPPORTED = 505
+_EXTENSIONS = b"sec-websocket-extensions"
 PEER = "steward.peer"  # the key of the peer in a request's scope
 
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
@@ -157,10 +162,14 @@ async def serve(
     settings: ServerConfig,
     listeners: Sequence[Listener],
     closing: trio.Event,
+    lean: Lean | None = None,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what connects until `closing`; what is under way then has the time of the settings."""
+    """Serve what connects until `closing`; what is under way then has the time of the settings.
+
+    Connections without encryption come through the lean door first, if there is one.
+    """
     lifespan = Lifespan(app, settings, {})
     context = WorkerContext(None)
     async with trio.open_nursery() as surroundings:
@@ -169,13 +178,15 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    handler = _Handler(app, settings, context, listener, connections)
+                    handler = _Handler(app, settings, context, listener, connections, lean)
                     serving = partial(trio.serve_listeners, handler_nursery=connections)
                     accepting.start_soon(serving, handler.serve, [listener.listener])
                 task_status.started()
                 await closing.wait()
                 accepting.cancel_scope.cancel()
             await context.terminated.set()
+            if lean is not None:
+                lean.close()
             connections.cancel_scope.deadline = trio.current_time() + settings.graceful_timeout
         await lifespan.wait_for_shutdown()
         surroundings.cancel_scope.cancel()
@@ -191,20 +202,36 @@ class _Handler:
         context: WorkerContext,
         listener: Listener,
         connections: trio.Nursery,
+        lean: Lean | None,
     ) -> None:
-        self._app, self._settings, self._context = app, settings, context
+        self._app, self._settings, self._context, self._lean = app, settings, context, lean
         self._listener, self._connections = listener, connections
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one connection."""
+        """Serve one connection, which is closed afterwards."""
         if len(self._connections.child_tasks) > MAX_CONNECTIONS:
             log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
             await trio.aclose_forcefully(stream)
             return
-        app = _Introduced(self._app, self._listener.peer(stream))
+        try:
+            await self._speak(stream)
+        except* (
+            Exception
+        ):  # of those who speak the protocol: it ends one connection, never the daemon
+            log.exception("a connection failed, and was closed")
+            await trio.aclose_forcefully(stream)
+
+    async def _speak(self, stream: Stream) -> None:
+        peer, given = self._listener.peer(stream), Handed(b"", trio.current_time(), has_asked=False)
+        if self._lean is not None and isinstance(stream, trio.SocketStream):
+            handed = await self._lean.serve(stream, peer)
+            if handed is None:
+                return
+            given = handed
+        app = _Introduced(self._app, peer)
         # It speaks plain streams as well, whatever its types say.
         connection = _Connection(app, self._settings, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
-        await connection.run()
+        await connection.take_over(given)
 
 
 class _Connection(TCPServer):
@@ -216,11 +243,15 @@ class _Connection(TCPServer):
     """
 
     _held = b""  # the head of an answer, whose body follows at once
-    _has_asked = False
+
+    async def take_over(self, given: Handed) -> None:
+        """Serve the connection from here on."""
+        self._given, self._idle_since, self._has_asked = given.data, given.since, given.has_asked
+        await self.run()
 
     async def _idle_timeout(self) -> None:
-        since = trio.current_time()
-        with trio.move_on_after(self.config.keep_alive_timeout):
+        since = self._idle_since
+        with trio.move_on_at(since + self.config.keep_alive_timeout):
             await self.context.terminated.wait()
             patience = self.config.graceful_timeout
             if not self._has_asked and trio.current_time() <= since + patience:
@@ -241,13 +272,15 @@ class _Connection(TCPServer):
             given.server,
             given.send,
         )
+        if self._given:
+            await self.protocol.handle(RawData(self._given))
         await super()._read_data()
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
         """Send what the protocol has to say."""
         if isinstance(event, Updated):
-            self._has_asked = True
+            self._has_asked, self._idle_since = True, trio.current_time()
         if isinstance(event, RawData):
             data, self._held = self._held + event.data, b""
             if _announces(data):
@@ -288,15 +321,55 @@ class _OnlyHTTP1(H11Protocol):
     Over them a request would come past the limits of connections and headers.
     """
 
+    async def handle(self, event: Event) -> None:
+        """Take in what has come. A WebSocket that was refused ends its connection.
+
+        The server's own leaves it open, without an end, and the refusal unsent.
+        """
+        await super().handle(event)
+        if isinstance(event, RawData) and isinstance(self.stream, WSStream) and self.stream.closed:
+            await self.send(Closed())
+
     async def _check_protocol(self, event: h11.Request) -> None:
         """Pass over the wish for another protocol, as RFC 9110 allows."""
 
     async def _create_stream(self, request: h11.Request) -> None:
         if request.http_version in (b"1.0", b"1.1"):
-            await super()._create_stream(request)
+            await super()._create_stream(_without_extensions(request))
+            if isinstance(self.stream, WSStream):
+                self.stream.buffer = _Messages(self.config.websocket_max_message_size)
             return
         await self._send_error_response(_VERSION_NOT_SUPPORTED)
         await self.send(Closed())
+
+
+class _Messages(WebsocketBuffer):
+    """The pieces of a message; after one that was too large there is none any more.
+
+    The server's own goes on with what is left, and fails when that is of another kind.
+    """
+
+    def extend(self, event: Message[Any]) -> None:
+        """Add a piece. Raises `FrameTooLargeError`."""
+        if self.length > self.max_length:
+            raise FrameTooLargeError
+        super().extend(event)
+
+
+def _without_extensions(request: h11.Request) -> h11.Request:
+    """Return a request that asks for no extension of WebSockets.
+
+    Of a compressed message only the length before unpacking is bounded by what is read at once.
+    """
+    headers = [one for one in request.headers if one[0] != _EXTENSIONS]
+    if len(headers) == len(request.headers):
+        return request
+    return h11.Request(
+        method=request.method,
+        target=request.target,
+        headers=headers,
+        http_version=request.http_version,
+    )
 
 
 class _Introduced:

@@ -1,31 +1,39 @@
 """The head of a request: its headers, where it leads, in which namespace, and what it shows."""
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
-from hypercorn.typing import HTTPScope, Scope, WebsocketScope
-from quart import Request as FrameworkRequest
+import msgspec
 
-from daemon.web.connections import PEER
 from daemon.web.listeners import Peer
 from daemon.web.secrets_side import SecretsSide
 
 
-def headers(scope: HTTPScope | WebsocketScope) -> dict[str, str]:
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """A request before its body, through whichever door it came.
+
+    `target` is the path as it was written, `query` what stands behind its question mark; the names
+    of `headers` are in lower case, and of one that is repeated the last counts. `client` is who has
+    connected, empty when through a socket of the machine.
+    """
+
+    method: str
+    target: bytes
+    query: str
+    headers: Mapping[str, str]
+    client: str = ""
+    peer: Peer | None = None
+    is_secure: bool = False
+
+
+def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers as they came: the framework adds a host where the client names none."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
 
 
-def peer(scope: Scope) -> Peer | None:
-    """Return who is known by the socket of the machine that he came through."""
-    return cast("Peer | None", scope.get(PEER))
-
-
-def path(request: FrameworkRequest) -> str:
+def path(target: bytes) -> str:
     """Return the path with its percent signs resolved, %2F as well: identifiers hold slashes."""
-    raw: bytes = request.scope.get("raw_path", b"") or request.path.encode()
-    return unquote(raw.partition(b"?")[0].decode("latin-1"), encoding="utf-8", errors="replace")
+    return unquote((target or b"/").decode("latin-1"), encoding="utf-8", errors="replace")
 
 
 def cleaned(path: str) -> str:

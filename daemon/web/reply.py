@@ -9,7 +9,6 @@ import re
 from collections.abc import AsyncIterator, Mapping
 
 import msgspec
-from quart import Response
 
 from daemon.web.parameters import BadParameter
 from storage.errors import (
@@ -64,6 +63,15 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     stream: AsyncIterator[bytes] | None = None
 
 
+class Finished(msgspec.Struct, frozen=True):
+    """An answer as the wire gets it, but for what the protocol adds: length and date."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes = b""
+    stream: AsyncIterator[bytes] | None = None  # instead of a body
+
+
 def read(body: object, index: int, *, next_token: str = "") -> Reply:
     """Return the answer of a read: the body, and the index that it shows."""
     return Reply(body=body, index=index, is_read=True, next_token=next_token)
@@ -92,23 +100,27 @@ def of_error(error: StewardError) -> Reply:
     )
 
 
-def response(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Response:
-    """Return an answer in the form that the framework sends."""
-    headers = {"Content-Type": reply.content_type, **_state_headers(reply), **reply.headers}
+def finished(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Finished:
+    """Return an answer in the form that a door sends."""
+    headers = {"Content-Type": reply.content_type, **_state_headers(reply)}
+    for name, value in reply.headers.items():
+        headers[name] = _in_header(value)
     if reply.stream is not None:
-        answer = Response(reply.stream, reply.status, headers)
-        answer.timeout = None  # it ends when the client goes away
-        return answer
+        return Finished(reply.status, headers, stream=reply.stream)
     if reply.body is None:
-        answer = Response(b"", reply.status, headers)
         if "Content-Type" not in reply.headers:
-            del answer.headers["Content-Type"]
-        return answer
+            del headers["Content-Type"]
+        return Finished(reply.status, headers)
     body = _body(reply, pretty=pretty)
     if gzipped:
         headers["Content-Encoding"] = "gzip"
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
-    return Response(body, reply.status, headers)
+    return Finished(reply.status, headers, body)
+
+
+def _in_header(value: str) -> str:
+    """Return a value as it can stand in a header: one line, which can be written in UTF-8."""
+    return _CONTROLS.sub(" ", value).encode(errors="replace").decode()
 
 
 def _body(reply: Reply, *, pretty: bool) -> bytes:
@@ -127,5 +139,5 @@ def _state_headers(reply: Reply) -> dict[str, str]:
         state["KnownLeader"] = "true" if reply.knows_leader else "false"
         state["LastContact"] = "0"
     if reply.next_token:
-        state["NextToken"] = _CONTROLS.sub(" ", reply.next_token)
+        state["NextToken"] = _in_header(reply.next_token)
     return {f"X-{by}-{name}": value for by in ("Service", "Nomad") for name, value in state.items()}

@@ -99,6 +99,7 @@ class Write(msgspec.Struct, frozen=True):
     needs: Needs
     acts: bool = False  # does something that the store does not see: the audit has to be told
     in_any_region: bool = False  # answered here whatever region the query names
+    hot: bool = False  # so frequent that the lean door answers it (`lean.py`)
 
     @property
     def methods(self) -> frozenset[str]:
@@ -165,7 +166,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     other parameter takes all up to the rest. `exists` tells an update from a creation: policies
     make a difference. `is_open`: needs no token. `is_bare`: answers without an envelope and is
     no part of what can be asked for help. Fields that are not in `knows` are warned about.
-    `sudo`: policies must grant that besides.
+    `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
     """
 
     path: str
@@ -178,6 +179,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_bare: bool = False
     sudo: bool = False
     knows: tuple[str, ...] | None = None
+    hot: bool = False
 
     def handler(self, operation: Operation) -> CallHandler | None:
         """Return what serves an operation, if it is offered."""

@@ -50,6 +50,12 @@ class SecretsSide:
         """Tell whether a path belongs to this side."""
         return path.startswith(SIDES)
 
+    def is_hot(self, method: str, path: str) -> bool:
+        """Tell whether a call writes at an endpoint that is hot. Raises `StorageError`."""
+        found = self._parts.store.read(lambda db: self._find(db, path))
+        endpoint = found.endpoint if found else None
+        return endpoint is not None and endpoint.hot and _OPERATIONS.get(method) == Operation.WRITE
+
     async def answer(self, asked: Request, headers: Mapping[str, str], trail: Trail) -> Reply:
         """Answer a call; a refusal is an answer as well."""
         found = self._parts.store.read(lambda db: self._find(db, asked.path))

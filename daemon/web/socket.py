@@ -6,12 +6,16 @@ a conversation that went well ends without one (golden: alloc-exec, actions).
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import cast
 
 import msgspec
 import trio
+from hypercorn.protocol.events import Data
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
+from wsproto.events import Ping
+from wsproto.utilities import LocalProtocolError
 
 from daemon.web.parameters import BadParameter, Query
 from daemon.web.reply import Reply
@@ -62,6 +66,17 @@ class Socket:
         """Return when the client is gone, also while nobody receives."""
         while not self._stream.closed:  # noqa: ASYNC110  # nobody tells
             await trio.sleep(_LOOK)
+
+    async def ping(self) -> None:
+        """Ask again and again whether the client is there; one that is gone is noticed thereby.
+
+        The server's own pings would hold the connection until the next is due, however it has ended.
+        """
+        while True:
+            with suppress(LocalProtocolError):  # it is ending
+                asked = Data(self._stream.stream_id, self._stream.connection.send(Ping()))
+                await self._stream.send(asked)
+            await trio.sleep(PING_EVERY)
 
     async def handshake(self, query: Query) -> str:
         """Return the token that the client sends first if it says so, else nothing.
@@ -122,6 +137,7 @@ async def converse(
     fault: StewardError | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end, closing, nursery.cancel_scope)
+        nursery.start_soon(socket.ping)
         try:
             await talk(socket)
         except StewardError as error:

@@ -8,17 +8,17 @@ its visitor has signed out.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from urllib.parse import unquote
 
 import msgspec
 import trio
-from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable, WebsocketScope
+from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 
 from daemon.acl.audit import Trail
 from daemon.acl.tokens import STRANGER
 from daemon.parts import Parts
-from daemon.web import head
+from daemon.web import head as heads
 from daemon.web.guard import Guard
+from daemon.web.head import Head
 from daemon.web.parameters import Query
 from daemon.web.readers import RECHECK, Reader
 from daemon.web.reply import Reply, of_error, said, text
@@ -45,19 +45,17 @@ class Talks:
 
     async def answer(
         self,
-        scope: WebsocketScope,
-        headers: Mapping[str, str],
+        head: Head,
         address: str,
         receive: ASGIReceiveCallable,
         send: ASGISendCallable,
     ) -> None:
         """Let a WebSocket through to its route, unless something speaks against it."""
-        path = unquote(scope["raw_path"].decode("latin-1"), errors="replace")
-        asked_for = scope["query_string"].decode("latin-1")
-        trail = self._parts.audit.begin("GET", path, asked_for, address)
+        path, headers = heads.path(head.target), head.headers
+        trail = self._parts.audit.begin("GET", path, head.query, address)
         try:
             refusal = self._refusal(path, headers)
-            query = Query(asked_for, namespace=head.namespace(headers, path))
+            query = Query(head.query, namespace=heads.namespace(headers, path))
         except Malformed as error:
             refusal = of_error(error)
         if refusal:
@@ -78,15 +76,13 @@ class Talks:
             body=b"",
             token="",
             address=address,
-            peer=head.peer(scope),
+            peer=head.peer,
             caller=STRANGER,
             needs=route.needs,
         )
 
-        is_secure = scope["scheme"] == "wss"
-
         async def talk(socket: Socket) -> None:
-            await self._talk(asked, headers, route, socket, trail, is_secure=is_secure)
+            await self._talk(asked, headers, route, socket, trail, is_secure=head.is_secure)
 
         await converse(receive, send, talk, self._closing)
 
@@ -122,7 +118,7 @@ class Talks:
             raise
 
     async def _speaking(self, asked: Request, headers: Mapping[str, str], shown: str) -> Request:
-        secret = shown or head.token(headers, asked.path)
+        secret = shown or heads.token(headers, asked.path)
         caller = await self._parts.tokens.authenticate(
             secret, asked.address, operator=asked.operator
         )

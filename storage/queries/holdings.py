@@ -9,6 +9,11 @@ from storage.records.allocation import DesiredStatus
 from storage.records.holder import Holder
 
 _USED = "SELECT number, cpu, memory, disk FROM holdings WHERE node_id = :node_id"
+_BY_STATUS = """
+    SELECT client_status, count(*) AS number FROM allocations
+     WHERE client_status IN ('pending', 'running', 'unknown') AND node_id = :node_id
+  GROUP BY client_status
+"""
 _PORTS = "SELECT port FROM allocation_ports WHERE node_id = :node_id"
 _ALL_PORTS = "SELECT allocation_id, port FROM allocation_ports"
 _EXCLUSIVE = """
@@ -53,6 +58,11 @@ def held(db: Snapshot, node_id: str) -> Held:
         found.cores.update(cores)
         found.devices.update(devices)
     return found
+
+
+def by_status(db: Snapshot, node_id: str) -> dict[str, int]:
+    """Return how many allocations of a node have not ended, by their status."""
+    return {row["client_status"]: row["number"] for row in db.all(_BY_STATUS, {"node_id": node_id})}
 
 
 def holders(db: Snapshot) -> list[Holder]:

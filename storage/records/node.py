@@ -188,14 +188,27 @@ class DriverLimit(Record, frozen=True, kw_only=True):
 
 
 class EngineHost(Record, frozen=True, kw_only=True):
-    """A host of a cluster: how the cluster says it is, and why. Memory in MB."""
+    """A host of a cluster: how the cluster says it is, and why; and both in words. Memory in MB."""
 
     name: str
     state: str
     reason: str = ""
+    description: str = ""
     cores: int
     memory_mb: int
     features: list[str] = []
+
+
+class Engine(Record, frozen=True, kw_only=True):
+    """What a node says of the cluster that it stands for, and how many allocations have not ended."""
+
+    name: str
+    partition: str
+    version: str
+    reachable: bool
+    hosts: list[EngineHost]
+    running: int
+    waiting: int
 
 
 class Node(Record, frozen=True, kw_only=True):

@@ -2,8 +2,12 @@
 
 import http.client
 import json
+import socket
+import time
+from contextlib import suppress
 from urllib.parse import urlsplit
 
+from tests.fuzz import frames
 from tests.fuzz.requests import Asked
 
 LAST_RESORT = b"internal error"
@@ -17,6 +21,23 @@ DEADLINE = 60.0  # seconds for an answer, on a machine under load
 
 
 REFRESH = 25  # requests between two looks at what there is
+TALKER = {
+    "ID": "talker",
+    "Type": "batch",
+    "TaskGroups": [
+        {
+            "Name": "g",
+            "Tasks": [
+                {
+                    "Name": "main",
+                    "Driver": "raw_exec",
+                    "Config": {"command": "/bin/sleep", "args": ["99999"]},
+                    "Actions": [{"Name": "say", "Command": "/bin/cat"}],
+                }
+            ],
+        }
+    ],
+}
 
 
 class Attack:
@@ -69,6 +90,57 @@ class Attack:
             self._http.close()
             self._http = self._connect()
             raise
+
+    def start_talker(self) -> str:
+        """Start a task to talk to; return its allocation."""
+        self._ask(Asked("POST", "/v1/jobs", json.dumps({"Job": TALKER}).encode(), {}))
+        path, index = "/v1/job/talker/allocations", 1
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until:
+            _, body = self._ask(Asked("GET", f"{path}?index={index}&wait=1s", None, {}))
+            for one in json.loads(body):
+                if one["ClientStatus"] == "running":
+                    return str(one["ID"])
+                index = one["ModifyIndex"]
+        raise AssertionError("the task to talk to does not run")
+
+    def fault_of_talk(self, sent: frames.Sent, alloc_id: str) -> str | None:
+        """Talk over a WebSocket and hang up; return what is wrong with what was answered."""
+        try:
+            status, answer = self._talk(sent, alloc_id)
+            frames.codes(answer if status == http.client.SWITCHING_PROTOCOLS else b"")
+        except (OSError, ValueError, IndexError) as error:
+            return f"no conversation: {error!r}"
+        is_ours = status > http.client.NOT_IMPLEMENTED or LAST_RESORT in answer
+        return f"{status} {answer[:200]!r}" if is_ours else None
+
+    def _talk(self, sent: frames.Sent, alloc_id: str) -> tuple[int, bytes]:
+        path = (
+            "job/talker/action" if "action=" in sent.query else f"client/allocation/{alloc_id}/exec"
+        )
+        lines = (
+            f"GET /v1/{path}?{sent.query.replace('ALLOCATION', alloc_id)} HTTP/1.1",
+            *(f"Host: {self._host}", "Connection: Upgrade", "Upgrade: websocket"),
+            *("Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="),
+            *sent.headers,
+        )
+        host, _, port = self._host.rpartition(":")
+        answer = b""
+        with socket.create_connection((host, int(port)), timeout=DEADLINE) as talk:
+            try:
+                talk.sendall("\r\n".join((*lines, "\r\n")).encode("latin-1"))
+                while b"\r\n\r\n" not in answer and (piece := talk.recv(65536)):
+                    answer += piece
+                for piece in sent.pieces:
+                    talk.sendall(piece)
+                with suppress(OSError):  # it has closed already
+                    talk.shutdown(socket.SHUT_WR)
+                while piece := talk.recv(65536):
+                    answer += piece
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it has heard enough
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        return int(head.split()[1]) if head else 0, rest
 
     def close(self) -> None:
         """Close the connection."""

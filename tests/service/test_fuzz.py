@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from tests.fuzz.attack import Attack
-from tests.fuzz.requests import Asked, requests
+from tests.fuzz.requests import Asked
+from tests.fuzz.secrets_side import any_requests
 from tests.wire.scenarios import daemon
 
 EXAMPLES = 400
@@ -32,6 +33,6 @@ def attack(target: str) -> Iterator[Attack]:
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-@given(asked=requests())
+@given(asked=any_requests())
 def test_every_request_is_answered(attack: Attack, asked: Asked) -> None:
     assert attack.fault(asked) is None

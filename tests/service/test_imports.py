@@ -1,6 +1,7 @@
 """What few requests need is imported when one of them comes: the daemon starts fast and stays small."""
 
 import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -33,8 +34,11 @@ FOR_FEW = (
     "yaml",
     "zoneinfo",
 )
+# How many modules a start may import: ours, and those of packages; the language's own are not counted.
+MOST_OF_OURS, MOST_OF_OTHERS = 310, 400
 # Handlers, besides: a start calls none.
 HANDLERS = "daemon.api."
+STANDARD = sys.stdlib_module_names
 TABLES = {"daemon.api.endpoints", "daemon.api.routes"}
 
 
@@ -52,6 +56,14 @@ def imported(steward: Steward) -> set[str]:
 
 def below(names: set[str], places: tuple[str, ...]) -> set[str]:
     return {name for name in names if f"{name}.".startswith(tuple(f"{one}." for one in places))}
+
+
+async def test_a_start_imports_no_more_modules_than_its_budget_has(watched: Steward) -> None:
+    await watched.stop()
+    found = {name for name in imported(watched) if name.partition(".")[0] not in STANDARD}
+    ours = below(found, ("daemon", "storage"))
+    assert len(ours) <= MOST_OF_OURS
+    assert len(found - ours) <= MOST_OF_OTHERS
 
 
 async def test_a_start_imports_nothing_that_few_need(watched: Steward) -> None:

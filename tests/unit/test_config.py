@@ -78,6 +78,11 @@ def test_an_unknown_variable_is_named_with_the_nearest_known(
     [
         ('datacentre = "x"', ["unknown setting 'datacentre'", "did you mean 'datacenter'"]),
         ("port = 70000", ["port = 70000", "steward.toml", "65535"]),
+        ("tls_cert = true", ["tls_cert = True", "steward.toml", "path of a file"]),
+        ('data_dir = "a\\u0000b"', ["data_dir = 'a\\x00b'", "without NUL"]),
+        ('key_file = "~nobody.there/k"', ["key_file = '~nobody.there/k'", "no such user"]),
+        (f"retention_days = {10**30}", ["retention_days = ", "<= 100000"]),
+        (f"retention_events = {2**31}", ["retention_events = ", "<= 2147483647"]),
         ('port = "http"', ["port = 'http'", "steward.toml"]),
         ("port = 1\nport = 2", ["not valid TOML"]),
         ('log_level = "loud"', ["log_level = 'loud'", "choose one of debug, info, warning, error"]),
@@ -279,3 +284,9 @@ def test_a_network_of_the_machine_has_a_name_and_addresses(tmp_path: Path) -> No
 def test_what_can_be_no_network_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(Invalid, match=re.escape(problem)):
         loaded(tmp_path, f"[[host_networks]]\n{text}")
+
+
+@pytest.mark.parametrize("name", ["REGION", "PORT", "HOST_NAMES", "NODE_META", "DATA_DIR"])
+def test_bytes_of_the_environment_that_are_no_text_are_refused(tmp_path, name: str) -> None:
+    with pytest.raises(Invalid, match=f"{name.lower()} = .* .the environment.: write it as UTF-8"):
+        loaded(tmp_path, "", {f"STEWARD_{name}": "a=b,c=\udcff"})

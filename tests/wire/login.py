@@ -11,7 +11,7 @@ import httpx
 
 from tests.fakes import fakecloud
 from tests.wire import replay
-from tests.wire.scenarios import OUTSIDE, Failures, daemon
+from tests.wire.scenarios import DOORS, OUTSIDE, Failures, daemon
 
 CLIENT_ID = "c1000000-0000-4000-8000-000000000001"
 CLIENT_SECRET = "fake-client-secret-1"  # noqa: S105  # of a cloud that is none
@@ -44,12 +44,12 @@ def cloud() -> Iterator[str]:
 
 
 @contextmanager
-def world(needs: list[str]) -> Iterator[tuple[str, str, str]]:
+def world(needs: list[str], door: str) -> Iterator[tuple[str, str, str]]:
     """Run a cloud and a daemon that reaches it; yields both addresses and an operator's token."""
     with cloud() as cloud_url:
         urls = {f"STEWARD_CLOUD_{name.upper()}_URL": cloud_url for name in URLS}
         fallback = ENVIRONMENT if "env" in needs else {}
-        with daemon("--acl", environment={**urls, **fallback}) as url:
+        with daemon("--acl", environment={**urls, **fallback, **DOORS[door]}) as url:
             yield url, cloud_url, bootstrap(url)
 
 

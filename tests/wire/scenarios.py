@@ -27,6 +27,8 @@ NODE = (
     *("--node-name", "node-1", "--node-class", "class-1", "--node-meta", "zone=a"),
     *("--memory-total-mb", "24000"),
 )
+# Through which each scenario passes: small requests come through the lean door, or all the other way.
+DOORS = {"lean": {"STEWARD_LEAN_DOOR": "true"}, "wide": {"STEWARD_LEAN_DOOR": "false"}}
 GIVE_UP_AFTER = 1.0  # seconds that a step known to fail may repeat its request
 
 Failures = Mapping[str, str]  # step -> the first difference
@@ -86,12 +88,12 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
         assert check(Path(directory) / "data") == []
 
 
-def run_scenario(scenario: Mapping[str, Any], known: set[str]) -> Failures:
+def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Failures:
     """Replay a scenario against a fresh daemon of the kind that it expects; return what differs."""
     if scenario["agent"] == "open":
-        with daemon() as url:
+        with daemon(environment=DOORS[door]) as url:
             return play(scenario, url, known)
-    with daemon("--acl") as url:
+    with daemon("--acl", environment=DOORS[door]) as url:
         return play(scenario, url, known, bootstrapped(url))
 
 

@@ -3,47 +3,47 @@
 The lists `pending.txt` and `decided.txt` name scenarios and steps here with `auth/` before them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from tests.wire.login import play, world
-from tests.wire.scenarios import Failures, login_scenarios, names_in
+from tests.wire.scenarios import DOORS, Failures, login_scenarios, names_in
 
 AT_ONCE = 3
 ALL = login_scenarios()
 PENDING = names_in("pending.txt")
 KNOWN = PENDING | names_in("decided.txt")
 
+Results = Mapping[tuple[str, str], Future[Failures]]  # of a scenario, through a door
 
-def run(name: str) -> Failures:
+
+def run(name: str, door: str) -> Failures:
     scenario = ALL[name]
-    with world(scenario.get("needs", [])) as (url, cloud_url, token):
+    with world(scenario.get("needs", []), door) as (url, cloud_url, token):
         failures = play(scenario, url, cloud_url, token)
     return {f"{name}/{step}": text for step, text in failures.items()}
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[dict[str, Future[Failures]]]:
+def results() -> Iterator[Results]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(run, name) for name in ALL}
+        yield {(name, door): pool.submit(run, name, door) for door in DOORS for name in ALL}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_scenario_is_answered_as_captured(
-    name: str, results: dict[str, Future[Failures]]
-) -> None:
-    failures = results[name].result(timeout=110)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
+    failures = results[name, door].result(timeout=110)
     unexpected = {step: text for step, text in failures.items() if not {step, name} & KNOWN}
     assert unexpected == {}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_passes_is_not_listed_as_pending(
-    name: str, results: dict[str, Future[Failures]]
-) -> None:
-    failures = results[name].result(timeout=110)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
+    failures = results[name, door].result(timeout=110)
     listed = {step for step in KNOWN if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

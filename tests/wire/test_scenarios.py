@@ -4,12 +4,13 @@
 from it. `decided.txt` names the steps that differ on purpose; docs/compatibility.md says why.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
 from tests.wire.scenarios import (
+    DOORS,
     Failures,
     login_scenarios,
     names_in,
@@ -22,18 +23,20 @@ ALL = scenarios()
 PENDING = names_in("pending.txt")
 DECIDED = names_in("decided.txt")
 
+Results = Mapping[tuple[str, str], Future[Failures]]  # of a scenario, through a door
 
-def run(name: str) -> Failures:
+
+def run(name: str, door: str) -> Failures:
     """Return what differs; what is unexpected is asked of a second daemon, whose answers count.
 
     Some steps measure how long an answer took, and a busy machine can be late once.
     """
-    first = once(name)
-    return once(name) if unexpected(name, first) else first
+    first = once(name, door)
+    return once(name, door) if unexpected(name, first) else first
 
 
-def once(name: str) -> Failures:
-    return run_scenario(ALL[name], PENDING | DECIDED)
+def once(name: str, door: str) -> Failures:
+    return run_scenario(ALL[name], PENDING | DECIDED, door)
 
 
 def unexpected(name: str, failures: Failures) -> Failures:
@@ -42,24 +45,22 @@ def unexpected(name: str, failures: Failures) -> Failures:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[dict[str, Future[Failures]]]:
+def results() -> Iterator[Results]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(run, name) for name in ALL}
+        yield {(name, door): pool.submit(run, name, door) for door in DOORS for name in ALL}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_scenario_is_answered_as_captured(
-    name: str, results: dict[str, Future[Failures]]
-) -> None:
-    failures = results[name].result(timeout=110)
+@pytest.mark.parametrize("door", DOORS)
+def test_a_scenario_is_answered_as_captured(name: str, door: str, results: Results) -> None:
+    failures = results[name, door].result(timeout=110)
     assert unexpected(name, failures) == {}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_passes_is_not_listed_as_pending(
-    name: str, results: dict[str, Future[Failures]]
-) -> None:
-    failures = results[name].result(timeout=110)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_passes_is_not_listed_as_pending(name: str, door: str, results: Results) -> None:
+    failures = results[name, door].result(timeout=110)
     listed = {step for step in PENDING | DECIDED if step.startswith(f"{name}/")}
     assert listed - failures.keys() == set()
     assert name not in PENDING or failures

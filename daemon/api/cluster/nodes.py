@@ -1,6 +1,9 @@
 """Nodes: list, read, open and close for new work, empty."""
 
+from functools import partial
+
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from daemon.api.cluster.allocations import whole
 from daemon.api.identifiers import check_id, check_prefix
@@ -11,13 +14,15 @@ from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import NotFound, Refused
-from storage.queries import allocations, nodes
+from storage.queries import allocations, holdings, nodes
 from storage.readers import Snapshot
+from storage.records.allocation import ClientStatus
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.node import (
     DrainSpec,
     DriverInfo,
+    Engine,
     LastDrain,
     Node,
     NodeResources,
@@ -42,6 +47,7 @@ class NodeStub(Record, frozen=True, kw_only=True):
     status_description: str
     drivers: dict[str, DriverInfo]
     host_volumes: dict[str, dict[str, object]]
+    engine: Engine | UnsetType = UNSET  # of a pool of a cluster
     create_index: int
     modify_index: int
 
@@ -53,7 +59,22 @@ class NodeStubWithResources(NodeStub, frozen=True, kw_only=True):
     reserved_resources: ReservedResources
 
 
-def stub(node: Node, *, resources: bool) -> NodeStub:
+def _engine(db: Snapshot, node: Node) -> Engine | UnsetType:
+    if not node.engine:
+        return UNSET
+    said, here = node.attributes, holdings.by_status(db, node.id)
+    return Engine(
+        name=node.engine,
+        partition=said.get("engine.partition", ""),
+        version=said.get("engine.version", ""),
+        reachable=said.get("engine.reachable") == "true",
+        hosts=node.hosts or [],
+        running=here.get(ClientStatus.RUNNING, 0),
+        waiting=here.get(ClientStatus.PENDING, 0),
+    )
+
+
+def stub(db: Snapshot, node: Node, *, resources: bool) -> NodeStub:
     """Return the line of a node in a listing."""
     line = NodeStub(
         id=node.id,
@@ -70,6 +91,7 @@ def stub(node: Node, *, resources: bool) -> NodeStub:
         status_description=node.status_description,
         drivers=node.drivers,
         host_volumes=node.host_volumes,
+        engine=_engine(db, node),
         create_index=node.create_index,
         modify_index=node.modify_index,
     )
@@ -95,7 +117,7 @@ def index(request: Request, db: Snapshot) -> Reply:
     if expression := query.text("filter"):  # it is about all that a node says of itself
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
-    stubs = [stub(node, resources=resources) for node in found]
+    stubs = [stub(db, node, resources=resources) for node in found]
     page = paginate(stubs, lambda line: ("", line.id), encode, query)
     return reply.read(page.body, db.table_index("nodes"), next_token=page.next_token)
 
@@ -210,8 +232,16 @@ async def drain(request: Request) -> Reply:
 
 
 async def purge(request: Request) -> Reply:
-    """Refuse: the node is this daemon."""
-    raise Refused(f'node "{_id(request)}" is this daemon: it is a node as long as it runs')
+    """Refuse: the node is this daemon, or a pool that it has or had."""
+    node_id = _id(request)
+    if node_id != request.parts.tasks.node_id and request.parts.store.read(
+        partial(nodes.find, node_id=node_id)
+    ):
+        raise Refused(
+            f'node "{node_id}" is a pool of a cluster: take it out of the configuration instead; '
+            "it stays in the history of its jobs"
+        )
+    raise Refused(f'node "{node_id}" is this daemon: it is a node as long as it runs')
 
 
 def _id(request: Request) -> str:

@@ -20,6 +20,7 @@ from storage.queries import job_listings, nodes
 from storage.readers import Snapshot
 from storage.records.base import HOUR, Duration, Record
 from storage.records.codec import encode
+from storage.records.node import Node
 from storage.records.pool_check import PoolCheck
 
 _INDEX = 1  # they are there from the beginning
@@ -46,13 +47,19 @@ def visible_pools(request: Request, db: Snapshot) -> list[NodePool]:
     """Return the pools that the caller may read, by name."""
     found = dict(_ALWAYS)
     for node in nodes.every(db):
-        found.setdefault(node.node_pool, "")
+        found.setdefault(node.node_pool, _description(node))
     sees = request.caller.grant.may_with_pool
     return [
         NodePool(name=name, description=text)
         for name, text in sorted(found.items())
         if sees(name, "read")
     ]
+
+
+def _description(node: Node) -> str:
+    if not node.engine:
+        return ""
+    return f'Partition "{node.attributes["engine.partition"]}" of a {node.engine} cluster.'
 
 
 def index(request: Request, db: Snapshot) -> Reply:
@@ -98,7 +105,7 @@ def pool_nodes(request: Request, db: Snapshot) -> Reply:
     """List the nodes of a pool."""
     pool, resources = _find(request, db), request.query.flag("resources")
     found = [
-        stub(node, resources=resources)
+        stub(db, node, resources=resources)
         for node in nodes.every(db)
         if pool.name in ("all", node.node_pool)
     ]
@@ -108,7 +115,8 @@ def pool_nodes(request: Request, db: Snapshot) -> Reply:
 async def write(request: Request) -> Reply:
     """Refuse: a pool is there as long as a node is configured to be in it."""
     raise Refused(
-        "pools follow the nodes: start the daemon with --node-pool to have its node in another one"
+        "pools follow the nodes: start the daemon with --node-pool to have its node in another one, "
+        "or give it [pools.NAME] of a cluster in its configuration"
     )
 
 

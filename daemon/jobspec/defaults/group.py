@@ -98,5 +98,6 @@ def _merged(
 
 
 def _volumes(given: Document) -> Document:
-    """Return the volumes of known types; others are passed over (golden: register-validation)."""
-    return {name: volume for name, volume in given.items() if volume.get("Type") in ("host", "csi")}
+    """Return the volumes of known types; others, and null, are passed over (golden: register-validation)."""
+    known = ("host", "csi")
+    return {name: one for name, one in given.items() if one and one.get("Type") in known}

@@ -1,6 +1,7 @@
 """Whole commands against a fake daemon: what they ask, what they print, how they end."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -629,6 +630,52 @@ def test_the_networks_of_a_node_are_shown_with_their_addresses(
     lines = terminal.type("node", "status", "node-1").stdout.splitlines()
     assert lines[lines.index("Host Networks") + 2].split() == [
         *("lan", "10.1.2.3", "10.0.0.0/8", "<none>", "<none>"),
+    ]
+
+
+def pool_line(**engine: object) -> dict[str, object]:
+    hosts = [
+        {"Name": "a", "State": "up", "Description": "takes jobs", "Cores": 8, "MemoryMB": 1000},
+        {
+            "Name": "b",
+            "State": "down",
+            "Reason": "Not responding",
+            "Description": "is down: Not responding",
+            "Cores": 2,
+            "MemoryMB": 4000,
+            "Features": ["big", "gpu"],
+        },
+    ]
+    said = {"Name": "slurm", "Partition": "main", "Version": "22.05.8", "Reachable": True}
+    said |= {"Hosts": hosts, "Running": 3, "Waiting": 4, **engine}
+    return {**node_line(OTHER, "hpc"), "NodePool": "hpc", "Engine": said}
+
+
+def test_pools_are_listed_with_what_runs_and_waits_there(
+    fake: FakeDaemon, terminal: Terminal
+) -> None:
+    away = {"Status": "disconnected", "StatusDescription": "the cluster does not answer: no"}
+    fake.tell("/v1/nodes", [node_line(), {**pool_line(), **away}])
+    done = terminal.type("pool", "status")
+    header, machine, cluster = (re.split(r" {2,}", line) for line in done.stdout.splitlines())
+    assert header == [
+        *("Pool", "Node", "Engine", "Partition", "Hosts Up", "Running", "Waiting", "Status"),
+    ]
+    assert machine == ["default", "node-1", *["<none>"] * 5, "ready"]
+    assert cluster == ["hpc", "hpc", "slurm", "main", "1/2", "3", "4", "disconnected"]
+    assert done.stderr == "hpc: the cluster does not answer: no\n"
+
+
+def test_a_pool_of_a_cluster_is_shown_with_its_hosts(fake: FakeDaemon, terminal: Terminal) -> None:
+    fake.tell("/v1/node/pool/hpc/nodes", [pool_line()])
+    lines = terminal.type("pool", "status", "hpc").stdout.splitlines()
+    assert "Engine             = slurm 22.05.8" in lines
+    assert "Reachable          = true" in lines
+    assert "Waiting            = 4" in lines
+    table = [re.split(r" {2,}", line) for line in lines[lines.index("Hosts") + 2 :]]
+    assert table == [
+        ["a", "8", "1000 MiB", "<none>", "up", "takes jobs"],
+        ["b", "2", "4000 MiB", "big,gpu", "down", "is down: Not responding"],
     ]
 
 

@@ -1,9 +1,24 @@
 """What a job may name that belongs to the machine, or to others."""
 
+from typing import Any
+
+import msgspec
+import pytest
+
 from daemon.jobs.register import Surroundings, misplaced
-from storage.records.group import Volume
+from storage.records.group import EphemeralDisk, TaskGroup, Update, Volume
 from storage.records.job import Job
-from storage.records.task import SecretsConfig
+from storage.records.task import (
+    Check,
+    Device,
+    Lifecycle,
+    Network,
+    Port,
+    Resources,
+    SecretsConfig,
+    Service,
+    Task,
+)
 from storage.store import Store
 from tests import samples
 
@@ -45,3 +60,106 @@ async def test_a_command_is_one_of_the_configuration(store: Store) -> None:
     assert faults(store, job, around()) == [f"{said}none is there"]
     assert faults(store, job, around(commands={"page", "chat"})) == [f"{said}chat, page"]
     assert faults(store, job, around(commands={"mail"})) == []
+
+
+def in_cluster(*groups: TaskGroup, **fields: Any) -> Job:
+    return samples.job("web", *groups, **{"type": "batch", "node_pool": "hpc", **fields})
+
+
+def group(*tasks: Task, **fields: Any) -> TaskGroup:
+    return samples.group("web", *tasks, **fields)
+
+
+HTTP = Network(dynamic_ports=[Port(label="http")])
+CHECKED = Service(name="web", checks=[Check(name="alive")])
+
+
+@pytest.mark.parametrize(
+    ("job", "what", "fix"),
+    [
+        (in_cluster(type="system"), 'type = "system"', "make it a batch job"),
+        (
+            in_cluster(group(samples.task("a"), samples.task("b"))),
+            "2 tasks (a, b)",
+            "make a group of each",
+        ),
+        (in_cluster(group(networks=[HTTP])), "network with ports (http)", "leave it out"),
+        (
+            in_cluster(group(networks=[Network(mode="bridge")])),
+            'network.mode = "bridge"',
+            'write mode = "host"',
+        ),
+        (
+            in_cluster(group(samples.task(resources=Resources(networks=[HTTP])))),
+            'task "main": resources.network with ports (http)',
+            "leave it out",
+        ),
+        (in_cluster(group(services=[CHECKED])), 'service "web" with checks', "leave them out"),
+        (
+            in_cluster(group(samples.task(services=[CHECKED]))),
+            'task "main": service "web" with checks',
+            "leave them out",
+        ),
+        (
+            in_cluster(group(services=[Service(name="web", connect={})])),
+            'service "web" with connect',
+            "leave it out",
+        ),
+        (in_cluster(group(update=Update(canary=1))), "update.canary = 1", "leave it out"),
+        (
+            in_cluster(group(ephemeral_disk=EphemeralDisk(sticky=True))),
+            "ephemeral_disk.sticky = true",
+            "leave it out",
+        ),
+        (
+            in_cluster(group(ephemeral_disk=EphemeralDisk(migrate=True))),
+            "ephemeral_disk.migrate = true",
+            "leave it out",
+        ),
+        (
+            in_cluster(group(volumes={"data": Volume(name="data", type="csi", source="x")})),
+            'volume "data" (type = "csi")',
+            "leave it out",
+        ),
+        (
+            in_cluster(group(samples.task(lifecycle=Lifecycle(hook="prestart")))),
+            'task "main": lifecycle.hook = "prestart"',
+            "leave it out",
+        ),
+        (
+            in_cluster(group(samples.task(resources=Resources(devices=[Device(name="gpu")])))),
+            'task "main": resources.device (gpu)',
+            "ask for a feature",
+        ),
+        (
+            in_cluster(group(samples.task(driver="exec"))),
+            'task "main": driver = "exec"',
+            "write one of raw_exec, slurm",
+        ),
+    ],
+)
+async def test_what_no_cluster_holds_is_refused_with_what_to_do(
+    store: Store, job: Job, what: str, fix: str
+) -> None:
+    pools = {"default", "hpc"}
+    named = msgspec.structs.replace(around(), node_pools=pools)
+    said = [fault for fault in faults(store, job, named) if "volume" not in fault]
+    assert said == []
+    (fault,) = faults(
+        store,
+        job,
+        msgspec.structs.replace(
+            named, clusters={"hpc": ("slurm", "raw_exec")}, may_mount=lambda *_: True
+        ),
+    )
+    assert fault.startswith(f'group "web": {what} cannot be in node pool "hpc", which is a cluster')
+    assert fix in fault
+    assert fault.endswith("or choose another node_pool")
+
+
+async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:
+    named = msgspec.structs.replace(
+        around(), node_pools={"hpc"}, clusters={"hpc": ("slurm", "raw_exec")}
+    )
+    job = in_cluster(group(samples.task(driver="slurm")), group(services=[Service(name="web")]))
+    assert faults(store, job, named) == []

@@ -11,7 +11,7 @@ import trio
 
 from daemon.config import Config
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.slurm.partition import Partition
+from daemon.runner.drivers.slurm.partition import Partition, described
 from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.pools import AGAIN, EVERY, LEFT, NOT_ASKED, Mirror, happened, register_pools
 from daemon.runner.pools import mirrored as as_seen
@@ -103,7 +103,12 @@ async def test_a_pool_is_a_node_beside_this_machine(
         }
         assert node.hosts == [
             EngineHost(
-                name=name, state="up", cores=16, memory_mb=8000, features=sorted(["all", name])
+                name=name,
+                state="up",
+                description="takes jobs",
+                cores=16,
+                memory_mb=8000,
+                features=sorted(["all", name]),
             )
             for name in ("node1", "node2")
         ]
@@ -172,8 +177,9 @@ class Script:
         return answer
 
 
-def host(name: str, state: str = "up", **fields: Any) -> EngineHost:
-    return EngineHost(**{"name": name, "state": state, "cores": 4, "memory_mb": 100, **fields})
+def host(name: str, state: str = "up", reason: str = "", **fields: Any) -> EngineHost:
+    given = {"cores": 4, "memory_mb": 100, "description": described(state, reason), **fields}
+    return EngineHost(name=name, state=state, reason=reason, **given)
 
 
 @asynccontextmanager
@@ -243,7 +249,7 @@ async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(
         node = await until(store, "hpc", lambda node: node.hosts == later.hosts)
         assert node.capacity == (8000, 100, 0)
         assert node.attributes["engine.host.cores"] == "8"
-        assert messages(node)[-1] == "b is drained (disk is full)"
+        assert messages(node)[-1] == "b takes no new jobs: disk is full"
         assert node.status == NodeStatus.READY
 
 
@@ -272,4 +278,4 @@ async def test_an_operator_may_close_a_pool_and_it_stays_closed(
     later = Partition(hosts=[host("c")])
     node = as_seen(closed, POOL, later, {}, MINUTE)
     assert node.scheduling_eligibility == "ineligible"
-    assert happened(closed, node) == "c is up, a is gone, b is gone"
+    assert happened(closed, node) == "c takes jobs, a is gone, b is gone"

@@ -20,9 +20,9 @@ from storage.records.task import Resources, Service
 from storage.writer import Transaction
 from tests.parts.ui.conftest import Browser, Site
 from tests.samples import NOW, group, job, task
+from tests.unit.scheduler.world import cluster
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(2)>'
-
 
 LINKED = re.compile(r'<td><a href="/ui/job/[^"]*">([^<]*)</a>')  # a job in a list
 LOADED = ("/ui/static/app.js", "/ui/static/live.js", "/ui/static/style.css", "/ui/static/icon.svg")
@@ -395,3 +395,22 @@ async def until(stream: trio.SocketStream, wanted: bytes) -> bytes:
             said += piece
     assert wanted in said
     return said
+
+
+async def test_a_cluster_is_shown_with_its_hosts_and_why_they_take_nothing(
+    site: Site, master: Browser
+) -> None:
+    away = "the cluster does not answer: it hangs"
+    there = msgspec.structs.replace(
+        cluster(status="disconnected", status_description=away),
+        id="6f1c2a34-0000-4000-8000-000000000000",
+    )
+    await site.cluster.join(there)
+    listed = (await master.get("/ui/nodes")).text
+    shown = (await master.get(f"/ui/node/{there.id}")).text
+    for text in (listed, shown):
+        assert away in text
+        assert "partition main of a slurm cluster" in text
+        assert "is down: Not responding" in text
+    assert "0 running, 0 waiting" in listed
+    assert "Memory used" not in shown

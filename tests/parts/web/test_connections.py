@@ -1,14 +1,16 @@
-"""Connections: they close when they should, and a client that goes away takes its request along."""
+"""Connections, through either door: they close when they should, and take their requests along."""
 
 import json
 import os
 import socket
+import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
+from hypercorn.protocol.h11 import H11Protocol
 
 from daemon.acl.check import ANYONE
 from daemon.config import Config
@@ -16,10 +18,12 @@ from daemon.web import crowd, reply
 from daemon.web.connections import Listener
 from daemon.web.listeners import listen
 from daemon.web.reply import Reply
-from daemon.web.request import Read, Request, Stream, Write
+from daemon.web.request import Read, Request, Stream, Talk, Write
 from daemon.web.server import MAX_BODY, open_web
+from daemon.web.socket import MAX_FRAME, Socket
 from storage.readers import Snapshot
 from storage.store import Store
+from tests.fuzz import frames
 from tests.parts.api.asking import parts_of
 
 LONG = [b"%08d" % number * 100_000 for number in range(20)]  # 16 MB
@@ -31,6 +35,11 @@ async def long(request: Request) -> Reply:
             yield piece
 
     return Reply(stream=pieces())
+
+
+async def talk(request: Request, socket: Socket) -> None:
+    while said := await socket.receive():
+        await socket.send(b"%d" % len(said))
 
 
 class Server:
@@ -59,8 +68,10 @@ def plain(listener: socket.socket) -> Listener:
     return Listener(trio.SocketListener(trio.socket.from_stdlib_socket(listener)))
 
 
-@pytest.fixture
-async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
+@pytest.fixture(params=[True, False], ids=["lean", "wide"])
+async def server(
+    store: Store, tmp_path: Path, request: pytest.FixtureRequest
+) -> AsyncIterator[Server]:
     with listen("127.0.0.1", 0) as listener:
         server = Server(listener.getsockname()[1])
 
@@ -95,13 +106,15 @@ async def server(store: Store, tmp_path: Path) -> AsyncIterator[Server]:
             Read("/show", show, ANYONE, ("things/",)),
             Read("/where", where, ANYONE),
             Read("/ui/", show, ANYONE),
-            Write("POST", "/hang", hang, ANYONE),
-            Write("POST", "/fail", fail, ANYONE),
-            Write("POST", "/echo", echo, ANYONE),
+            Write("POST", "/hang", hang, ANYONE, hot=True),
+            Write("POST", "/fail", fail, ANYONE, hot=True),
+            Write("POST", "/echo", echo, ANYONE, hot=True),
             Stream("/stream", stream, ANYONE),
             Stream("/long", long, ANYONE),
+            Talk("/talk", talk, ANYONE),
         )
-        parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
+        config = Config(data_dir=tmp_path, lean_door=request.param)
+        parts = parts_of(store, config, asks=False)
         async with open_web(parts, routes, (), [plain(listener)]):
             yield server
 
@@ -469,3 +482,85 @@ async def test_a_request_of_unclear_length_hides_no_other(server: Server, framin
     answer = await server.talk(f"{head}{SMUGGLED}")
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+# ---- WebSockets ---------------------------------------------------------------------------------
+
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+}
+
+
+@pytest.mark.parametrize(
+    "extensions",
+    [
+        "permessage-deflate",
+        "permessage-deflate; client_max_window_bits=x",
+        "permessage-deflate; server_max_window_bits=99999999999999999999",
+        "permessage-deflate; client_max_window_bits=, permessage-deflate",
+        "=;,",
+    ],
+)
+async def test_a_conversation_has_no_extensions_however_they_are_asked_for(
+    server: Server, extensions: str
+) -> None:
+    wish = asking("GET", "/talk", **UPGRADE, **{"Sec-WebSocket-Extensions": extensions})
+    async with await server.connect() as stream:
+        await stream.send_all(wish.replace("Connection: close\r\n", "").encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += await stream.receive_some()
+        assert answer.startswith(b"HTTP/1.1 101 ")
+        assert b"extensions" not in answer.lower()
+        packed = frames.frame(frames.TEXT, zlib.compress(b"x" * 1000), reserved=4)
+        await stream.send_all(packed)
+        while piece := await stream.receive_some():
+            answer += piece
+    assert b"1000" not in answer.partition(b"\r\n\r\n")[2]
+    assert (await server.talk(asking("GET", "/show"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_after_a_message_that_is_too_large_no_other_is_heard(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    wish = asking("GET", "/talk", **UPGRADE).replace("Connection: close\r\n", "")
+    async with await server.connect() as stream:
+        await stream.send_all(wish.encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += await stream.receive_some()
+        large = frames.frame(frames.TEXT, b"x" * (MAX_FRAME + 1))
+        await stream.send_all(large + frames.frame(frames.BINARY, b"y"))
+        await stream.send_eof()
+        answer = answer.partition(b"\r\n\r\n")[2]
+        while piece := await stream.receive_some():
+            answer += piece
+    assert frames.codes(answer) == [1009]
+    assert "failed" not in caplog.text
+
+
+@pytest.mark.parametrize("name", sorted({*UPGRADE} - {"Connection", "Upgrade"}))
+async def test_a_wish_to_talk_that_is_not_complete_is_refused_and_closed(
+    server: Server, name: str
+) -> None:
+    given = {key: value for key, value in UPGRADE.items() if key != name}
+    wish = asking("GET", "/talk", **given).replace("Connection: close\r\n", "")
+    assert (await server.talk(wish)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_connection_that_fails_ends_alone(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a defect of the library")
+
+    async with await server.connect() as other:
+        with monkeypatch.context() as broken:
+            broken.setattr(H11Protocol, "_create_stream", fail)
+            assert await server.talk(asking("GET", "/show")) == b""
+        await other.send_all(asking("GET", "/show").encode())
+        assert (await other.receive_some()).startswith(b"HTTP/1.1 200 ")
+    assert "a connection failed" in caplog.text

@@ -296,6 +296,7 @@ def test_a_scaling_policy_of_a_task_names_the_task() -> None:
         {"StopAfterClientDisconnect": SECOND},
         {"PreventRescheduleOnLost": True},
         {"Volumes": {"v": {"Type": "tape"}}},
+        {"Volumes": {"v": None}},
         {"Volumes": {}},
         {"Networks": [], "Services": [], "Spreads": [], "Meta": {}},
     ],

@@ -9,38 +9,10 @@ from daemon.scheduler.nodes.feasible import NOT_FOR_CLUSTERS
 from daemon.scheduler.sorting import is_lost
 from storage.records.allocation import AllocatedCPU
 from storage.records.group import EphemeralDisk, TaskGroup
-from storage.records.node import EngineHost, Node, NodeCPU, NodeDisk, NodeMemory, NodeStatus
+from storage.records.node import Node, NodeStatus
 from storage.records.task import Network, Port, Resources
 from tests.samples import group, job, task
-from tests.unit.scheduler.world import World, node, resources
-
-
-def host(name: str, cores: int, memory: int, state: str = "up") -> EngineHost:
-    return EngineHost(name=name, state=state, cores=cores, memory_mb=memory)
-
-
-def cluster(*hosts: EngineHost, **fields: Any) -> Node:
-    """Return a pool of hosts whose cores count for 1000 MHz; no more than that is up of it."""
-    known = hosts or (host("a", 8, 1000), host("b", 2, 4000, "down"))
-    return node(
-        "hpc",
-        **{
-            "node_pool": "hpc",
-            "hosts": list(known),
-            "attributes": {
-                "engine.name": "slurm",
-                "engine.mhz_per_core": "1000",
-                "driver.raw_exec": "1",
-            },
-            "node_resources": resources(
-                cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=1, reservable_cpu_cores=[]),
-                memory=NodeMemory(memory_mb=10),
-                disk=NodeDisk(disk_mb=0),
-                networks=[],
-            ),
-            **fields,
-        },
-    )
+from tests.unit.scheduler.world import World, cluster, node
 
 
 def sized(count: int = 1, **needs: int) -> TaskGroup:

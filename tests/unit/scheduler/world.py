@@ -26,6 +26,7 @@ from storage.records.group import Update
 from storage.records.job import Job
 from storage.records.node import (
     DriverInfo,
+    EngineHost,
     Node,
     NodeCPU,
     NodeDisk,
@@ -75,6 +76,37 @@ def small(name: str = "node-1", *, cpu: int = 100, memory: int = 100, **fields: 
         memory=NodeMemory(memory_mb=memory),
     )
     return node(name, node_resources=room, **fields)
+
+
+def host(name: str, cores: int, memory: int, state: str = "up") -> EngineHost:
+    about = {"up": "takes jobs", "down": "is down: Not responding"}[state]
+    return EngineHost(name=name, state=state, description=about, cores=cores, memory_mb=memory)
+
+
+def cluster(*hosts: EngineHost, **fields: Any) -> Node:
+    """Return a pool of hosts whose cores count for 1000 MHz; no more than that is up of it."""
+    known = hosts or (host("a", 8, 1000), host("b", 2, 4000, "down"))
+    return node(
+        "hpc",
+        **{
+            "node_pool": "hpc",
+            "hosts": list(known),
+            "attributes": {
+                "engine.name": "slurm",
+                "engine.mhz_per_core": "1000",
+                "engine.partition": "main",
+                "engine.reachable": "true",
+                "driver.raw_exec": "1",
+            },
+            "node_resources": resources(
+                cpu=NodeCPU(cpu_shares=1000, total_cpu_cores=1, reservable_cpu_cores=[]),
+                memory=NodeMemory(memory_mb=10),
+                disk=NodeDisk(disk_mb=0),
+                networks=[],
+            ),
+            **fields,
+        },
+    )
 
 
 def ids() -> Iterator[str]:

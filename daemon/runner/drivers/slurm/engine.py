@@ -21,10 +21,11 @@ _LONGEST_CA = 64 * 1024  # bytes that fit into the environment of a job
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """The drivers of each pool, and where wrappers are answered."""
+    """The drivers of each pool, and where wrappers are answered; `url` is where they ask."""
 
     drivers: Mapping[str, Mapping[str, SlurmDriver]]
     desk: Desk
+    url: str
 
 
 @asynccontextmanager
@@ -59,7 +60,7 @@ async def open_engine(
     async with trio.open_nursery() as nursery:
         for cluster in clusters:
             nursery.start_soon(cluster.run)
-        yield Engine({cluster.name: drivers_of(cluster, desk) for cluster in clusters}, desk)
+        yield Engine({cluster.name: drivers_of(cluster, desk) for cluster in clusters}, desk, url)
         nursery.cancel_scope.cancel()
 
 

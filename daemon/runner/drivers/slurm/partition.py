@@ -12,7 +12,25 @@ from storage.records.node import EngineHost
 UP = "up"
 _HOSTS = "%N|%T|%c|%m|%f|%E"
 _WORK = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
-_SIGNS = "*~#!%$@^-"  # behind a state; the first: the host does not respond
+_SIGNS = "*~#!%$@^-"  # behind a state
+_WORDS = {
+    UP: "takes jobs",
+    "down": "is down",
+    "drain": "takes no new jobs",
+    "drained": "takes no new jobs",
+    "draining": "finishes what runs there and takes no new jobs",
+    "fail": "takes no new jobs, for it is about to fail",
+    "failing": "finishes what runs there and takes no new jobs, for it is about to fail",
+    "error": "is in error",
+    "maint": "is being maintained",
+    "reserved": "is reserved",
+    "reboot": "is being started anew",
+    "powered_down": "is switched off",
+    "powering_down": "is being switched off",
+    "unknown": "is not known to the controller yet",
+    "future": "is not there yet",
+}
+_SILENT = "*"
 _NOTHING = frozenset({"none", "(null)", "n/a", ""})
 _OPEN = frozenset({"UP", "DOWN"})  # of a partition: what is submitted waits at least
 
@@ -68,10 +86,12 @@ def hosts_of(text: str) -> list[EngineHost]:
         name, state, cores, memory, features, reason = [*fields, *[""] * 6][:6]
         if not (name and cores.isdecimal() and memory.isdecimal()):
             continue
+        why = "" if reason.strip().lower() in _NOTHING else reason.strip()
         found[name] = EngineHost(
             name=name,
             state=_state(state),
-            reason="" if reason.strip().lower() in _NOTHING else reason.strip(),
+            reason=why,
+            description=described(_state(state), why),
             cores=int(cores),
             memory_mb=int(memory),
             features=sorted({one for one in features.split(",") if one not in _NOTHING}),
@@ -84,6 +104,19 @@ def _state(text: str) -> str:
     word = text.strip().lower().rstrip(_SIGNS)
     signs = text.strip()[len(word) :]
     return (UP if word in _WORK else word) + signs
+
+
+def described(state: str, reason: str) -> str:
+    """Return in words how a host is, to follow its name.
+
+    >>> described("drained", "disk is full")
+    'takes no new jobs: disk is full'
+    """
+    word = state.rstrip(_SIGNS)
+    text = _WORDS.get(word, f"is {word}")
+    if _SILENT in state[len(word) :]:
+        text = f"{text}, and does not respond" if word != UP else "does not respond"
+    return f"{text}: {reason}" if reason else text
 
 
 def fields_of(line: str) -> dict[str, str]:

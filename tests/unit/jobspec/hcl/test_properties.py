@@ -11,8 +11,8 @@ from daemon.jobspec.hcl.parser import read_body
 from daemon.jobspec.hcl.source import Faulty, Source
 from daemon.jobspec.parse import JobFile, parse_job
 from storage.records.codec import encode
+from tests.fuzz.soup import texts
 from tests.unit.jobspec.hcl.build import OUTSIDE
-from tests.unit.jobspec.hcl.soup import texts
 
 GOLDEN = Path(__file__).parents[3] / "wire/golden/hcl"
 LISTED = json.loads((GOLDEN / "expressions.json").read_text())
@@ -20,7 +20,7 @@ CORPUS = [
     *[path.read_bytes().decode() for path in sorted(GOLDEN.glob("*.hcl"))],
     *[f"{LISTED['before']}{one['expr']}{LISTED['after']}" for one in LISTED["cases"]],
 ]
-COUNT = 300  # texts of a seed; bench/job_files_fuzz.py takes more
+COUNT = 300  # texts of a seed; bench/fuzz.py takes more
 
 
 def outcome(file: JobFile) -> Faulty | None:

@@ -1,0 +1,178 @@
+"""Reads of one job through both doors: the lean one, and the framework's.
+
+    python -m bench.doors [--seconds 3] [--rounds 5]
+
+Two daemons that ask for tokens answer the same request, by turns, to one client and to eight; each
+client sends the next request when it has the answer. Beside the rates stands what the server's process used for
+a request, and what the machine's loopback allows: the same exchange with a process that parses nothing.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import selectors
+import socket
+import statistics
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from bench.login import cpu_of, pid_listening_at
+from tests.wire.scenarios import DOORS, bootstrapped, daemon
+
+CLIENTS = (1, 8)
+JOB = {
+    "ID": "j-0",
+    "Type": "batch",
+    "TaskGroups": [
+        {
+            "Name": "g",
+            "Count": 0,
+            "Tasks": [{"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}],
+        }
+    ],
+}
+
+
+class Server(NamedTuple):
+    """Where to ask, and as whom."""
+
+    port: int
+    pid: int
+    token: str
+
+
+class Figure(NamedTuple):
+    """What a request costs."""
+
+    per_s: float
+    cpu_us: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(served(name)) for name in DOORS}
+        servers["echo"] = stack.enter_context(echo(answer(servers["lean"])))
+        for clients in CLIENTS:
+            rounds = [
+                {
+                    name: measure(server, clients, options.seconds)
+                    for name, server in servers.items()
+                }
+                for _ in range(options.rounds)
+            ]
+            found = {name: middle([one[name] for one in rounds]) for name in servers}
+            for name, figure in found.items():
+                print(
+                    f"{clients} clients  {name:<5} {figure.per_s:>7.0f} per s  "
+                    f"{figure.cpu_us:>6.0f} µs of CPU"
+                )
+            lean, wide = found["lean"], found["wide"]
+            print(
+                f"{clients} clients  the lean one beside the other: {lean.per_s / wide.per_s:.2f} times the rate, "
+                f"{wide.cpu_us / lean.cpu_us:.2f} times less CPU"
+            )
+
+
+def middle(figures: list[Figure]) -> Figure:
+    return Figure(*(statistics.median(values) for values in zip(*figures, strict=True)))
+
+
+@contextmanager
+def served(door: str) -> Iterator[Server]:
+    """Run a daemon that has the job."""
+    with daemon("--acl", environment=DOORS[door]) as url:
+        token = bootstrapped(url)["management_token"]
+        request = urllib.request.Request(
+            f"{url}/v1/jobs", json.dumps({"Job": JOB}).encode(), {"X-Service-Token": token}
+        )
+        urllib.request.urlopen(request).close()
+        yield Server(int(url.rpartition(":")[2]), pid_listening_at(url), token)
+
+
+@contextmanager
+def echo(data: bytes) -> Iterator[Server]:
+    """Run a process that gives the same answer to whatever comes."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=echoing, args=(listener, data), daemon=True)
+        process.start()
+        assert process.pid is not None
+        try:
+            yield Server(listener.getsockname()[1], process.pid, "")
+        finally:
+            process.terminate()
+            process.join()
+
+
+def echoing(listener: socket.socket, data: bytes) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is listener:
+                    selector.register(listener.accept()[0].detach(), selectors.EVENT_READ)
+                    continue
+                try:
+                    is_there = bool(os.read(key.fd, 65536) and os.write(key.fd, data))
+                except ConnectionError:
+                    is_there = False
+                if not is_there:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+
+
+# ---- asking -------------------------------------------------------------------------------------
+
+
+def request_of(server: Server) -> bytes:
+    lines = ("GET /v1/job/j-0 HTTP/1.1", "Host: 127.0.0.1", "User-Agent: bench", "Accept: */*")
+    return "\r\n".join((*lines, f"X-Service-Token: {server.token}", "", "")).encode()
+
+
+def answer(server: Server) -> bytes:
+    """Return one whole answer."""
+    with socket.create_connection(("127.0.0.1", server.port)) as asking:
+        asking.sendall(request_of(server))
+        data = b""
+        while not is_whole(data):
+            data += asking.recv(65536)
+    assert data.startswith(b"HTTP/1.1 200 "), data
+    return data
+
+
+def is_whole(data: bytes) -> bool:
+    head, end, body = data.partition(b"\r\n\r\n")
+    length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return bool(end) and len(body) >= int(length)
+
+
+def measure(server: Server, clients: int, seconds: float) -> Figure:
+    request, came = request_of(server), dict[int, bytes]()
+    with ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for _ in range(clients):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            selector.register(one, selectors.EVENT_READ)
+            one.sendall(request)
+        count, used, begun = 0, cpu_of(server.pid), time.perf_counter()
+        while time.perf_counter() - begun < seconds:
+            for key, _ in selector.select():
+                came[key.fd] = came.get(key.fd, b"") + os.read(key.fd, 65536)
+                if is_whole(came[key.fd]):
+                    came[key.fd] = b""
+                    count += 1
+                    os.write(key.fd, request)
+        took, spent = time.perf_counter() - begun, cpu_of(server.pid) - used
+    return Figure(count / took, 1e6 * spent / count)
+
+
+if __name__ == "__main__":
+    main()

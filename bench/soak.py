@@ -1,0 +1,417 @@
+"""An hour of mixed work with churn: does anything grow, does anything become slower?
+
+    python -m bench.soak [--minutes 60] [--warm 5] [--span 10] [--seed 1]
+
+A daemon of its own, with tokens and a small cloud, whose retention is so short that the first minutes
+fill it. Meanwhile jobs are registered, updated, scaled, stopped and dispatched, commands run in tasks,
+logs and events are read, machines log in, variables change, garbage is collected. Each minute is
+measured: what the daemon holds, how long calls took, and what the machine itself could do then. The
+last minutes are compared with the first: latencies as shares of the machine's limit in the same
+minute, because others may use it as well. The exit status is 1 when something grew.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import msgspec
+import trio
+
+from bench.limits import fdatasync_per_s, fork_exec_per_s
+from daemon.identity import devcloud
+from tests.conversation import talk
+from tests.service.daemon import Steward, open_steward
+from tests.service.streaming import open_stream
+
+SETTINGS = """
+dev_cloud_port = 0
+retention_days = 0
+retention_allocs = 20
+retention_evals = 20
+retention_deployments = 10
+retention_events = 2000
+retention_notifications = 10
+audit_retention_entries = 2000
+gc_interval_seconds = 10
+gc_max_allocs = 50
+log_retention_mb = 5
+"""
+SLOWER = 1.2  # times as long as at the start
+# What may be more at the end than at the start, as a share of the start and besides that.
+ROOM = {
+    "pss_mib": (0.03, 2.0),
+    "anonymous_mib": (0.03, 2.0),
+    "descriptors": (0.0, 8.0),
+    "threads": (0.0, 4.0),
+    "file_mib": (0.05, 0.5),
+    "directory_mib": (0.05, 5.0),
+}
+LINE = "x" * 1000
+SAYS = f"while :; do echo {LINE}; sleep 0.2; done"
+
+Work = Callable[["Soak"], Awaitable[None]]
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """What was seen in a minute; latencies are in ms at the middle."""
+
+    number: int
+    fork_exec_per_s: float
+    fdatasync_per_s: float
+    held: dict[str, float]
+    processor: float
+    took: dict[str, float]
+    calls: int
+    faults: int
+
+
+class Soak:
+    """Work on one daemon, and what came of it."""
+
+    def __init__(self, steward: Steward, chance: random.Random) -> None:
+        self.steward, self.chance = steward, chance
+        self.took = defaultdict[str, list[float]](list)
+        self.faults: list[str] = []
+        self.finishing = trio.Lock()  # a child that is waited for is not garbage
+        self.turn = 0
+        self.login: dict[str, str] = {}
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self.took[name].append(1000 * (time.perf_counter() - begun))
+
+    async def repeat(self, every: float, work: Work) -> None:
+        """Do something again and again, about so many seconds after it was done."""
+        while True:
+            await trio.sleep(every * self.chance.uniform(0.7, 1.3))
+            try:
+                await work(self)
+            except Exception as error:
+                self.faults.append(f"{work.__name__}: {error!r}"[:500])
+
+
+def task(name: str, *words: str, **more: object) -> dict[str, object]:
+    return {
+        "Name": name,
+        "Driver": "raw_exec",
+        "Config": {"command": words[0], "args": words[1:]},
+        "Resources": {"CPU": 1, "MemoryMB": 10},
+        "LogConfig": {"MaxFiles": 2, "MaxFileSizeMB": 1},
+        **more,
+    }
+
+
+def job(job_id: str, kind: str, *words: str, count: int = 1, **more: object) -> dict[str, object]:
+    group = {
+        "Name": "g",
+        "Count": count,
+        "EphemeralDisk": {"SizeMB": 10},
+        "Tasks": [task("main", *words, Env={"TURN": str(more.pop("turn", ""))})],
+    }
+    return {"ID": job_id, "Type": kind, "TaskGroups": [group], **more}
+
+
+# ---- the work -----------------------------------------------------------------------------------
+
+
+async def dispatch(soak: Soak) -> None:
+    async with soak.finishing:
+        begun = time.perf_counter()
+        with soak.timed("dispatch"):
+            done = await soak.steward.post("/v1/job/report/dispatch", {"Payload": "eA=="})
+        child = done["DispatchedJobID"].replace("/", "%2F")
+        await soak.steward.until(f"/v1/job/{child}", lambda shown: shown["Status"] == "dead")
+        soak.took["dispatched and ended"].append(1000 * (time.perf_counter() - begun))
+
+
+async def update(soak: Soak) -> None:
+    soak.turn += 1
+    changed = job(f"web-{soak.turn % 4}", "service", "/bin/sleep", "9999", turn=soak.turn)
+    with soak.timed("update"):
+        await soak.steward.register(changed)
+
+
+async def scale(soak: Soak) -> None:
+    wanted = {"Target": {"Group": "g"}, "Count": soak.chance.randint(1, 3), "Message": "soak"}
+    with soak.timed("scale"):
+        await soak.steward.post("/v1/job/scaled/scale", wanted)
+
+
+async def come_and_go(soak: Soak) -> None:
+    with soak.timed("register to running"):
+        await soak.steward.run_job(job("gone", "service", "/bin/sleep", "9999"))
+    with soak.timed("stop"):
+        await soak.steward.delete("/v1/job/gone", purge=True)
+
+
+async def command(soak: Soak) -> None:
+    (allocation,) = await soak.steward.allocations("linger", "running")
+    path = f"/v1/client/allocation/{allocation['ID']}/exec"
+    asked = {"task": "main", "command": json.dumps(["/bin/echo", "hello"])}
+    headers = [(b"X-Service-Token", soak.steward.token.encode())]
+    with soak.timed("exec"):
+        async with talk(soak.steward.address, path, headers=headers, **asked) as socket:
+            frames = await socket.all()
+    assert frames[-1:] == [{"exited": True, "result": {}}], frames
+
+
+async def logs(soak: Soak) -> None:
+    (allocation,) = await soak.steward.allocations("linger", "running")
+    asked = {"task": "main", "type": "stdout", "plain": True, "origin": "end", "offset": 50_000}
+    with soak.timed("logs"):
+        answer = await soak.steward.request(
+            "GET", f"/v1/client/fs/logs/{allocation['ID']}", **asked
+        )
+    assert answer.is_success, answer.text
+
+
+async def read(soak: Soak) -> None:
+    with soak.timed("list"):
+        await soak.steward.get("/v1/jobs", prefix="web")
+    with soak.timed("filter"):
+        await soak.steward.get("/v1/allocations", filter='ClientStatus == "running"')
+    with soak.timed("read"):
+        await soak.steward.get("/v1/job/linger")
+
+
+async def log_in(soak: Soak) -> None:
+    with soak.timed("login"):
+        answer = await soak.steward.post("/v1/auth/cloudid/login", soak.login)
+    mine = {"X-Service-Token": answer["auth"]["client_token"]}
+    async with httpx.AsyncClient(base_url=soak.steward.address, headers=mine) as client:
+        (await client.get("/v1/auth/token/lookup-self")).raise_for_status()
+        if soak.chance.random() < 0.5:  # the others end by themselves
+            (await client.post("/v1/auth/token/revoke-self")).raise_for_status()
+
+
+async def remember(soak: Soak) -> None:
+    path = f"soak/{soak.chance.randint(0, 9)}"
+    items = {"Path": path, "Items": {"a": str(soak.chance.random())}}
+    with soak.timed("variable"):
+        answer = await soak.steward.request("PUT", f"/v1/var/{path}", items)
+    assert answer.is_success, answer.text
+
+
+async def collect(soak: Soak) -> None:
+    async with soak.finishing:
+        with soak.timed("garbage"):
+            answer = await soak.steward.request("PUT", "/v1/system/gc")
+    assert answer.is_success, answer.text
+
+
+async def follow(soak: Soak) -> None:
+    with trio.move_on_after(soak.chance.uniform(5, 40)):
+        async with open_stream(soak.steward, "/v1/event/stream") as stream:
+            while await stream.line():
+                pass
+
+
+WORK: tuple[tuple[float, Work], ...] = (
+    (0.6, dispatch),
+    (3, update),
+    (4, scale),
+    (6, come_and_go),
+    (3, command),
+    (2, logs),
+    (1, read),
+    (2, log_in),
+    (3, remember),
+    (30, collect),
+    (1, follow),
+    (1, follow),
+    (1, follow),
+)
+
+
+# ---- the daemon ---------------------------------------------------------------------------------
+
+
+async def prepare(soak: Soak) -> None:
+    """Make what the work is about."""
+    steward = soak.steward
+    steward.token = (await steward.post("/v1/acl/bootstrap"))["SecretID"]
+    await steward.register(job("report", "batch", "/bin/true", ParameterizedJob={}))
+    await steward.register(job("scaled", "batch", "/bin/sleep", "9999"))
+    await steward.run_job(job("linger", "service", "/bin/sh", "-c", SAYS))
+    lines = steward.log.read_text().splitlines()
+    cloud = next(one for one in lines if "small cloud" in one).rpartition(" ")[2]
+    token = await machine_token(cloud)
+    soak.login = {
+        "role": "dev",
+        "jwt": token,
+        "subscription_id": devcloud.SUBSCRIPTION,
+        "resource_group_name": devcloud.GROUP,
+        "vm_name": devcloud.MACHINE,
+    }
+    role = {"token_ttl": "60s", "token_max_ttl": "60s"}
+    answer = await steward.request("POST", "/v1/auth/cloudid/role/dev", role)
+    assert answer.is_success, answer.text
+
+
+async def machine_token(cloud: str) -> str:
+    """Return the token that the metadata service gives to the machine."""
+    async with httpx.AsyncClient() as client:
+        answer = await client.get(
+            f"{cloud}/metadata/identity/oauth2/token",
+            params={"resource": devcloud.RESOURCE},
+            headers={"Metadata": "true"},
+        )
+        return str(answer.raise_for_status().json()["access_token"])
+
+
+def held(steward: Steward) -> dict[str, float]:
+    """Return what the daemon holds now."""
+    process = Path(f"/proc/{steward.pid}")
+    rollup = (process / "smaps_rollup").read_text()
+    kib = {
+        name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)
+    }
+    # What goes meanwhile is passed over.
+    sizes = [
+        (name, size_of(Path(directory, name)))
+        for directory, _, names in os.walk(steward.data_dir)
+        for name in names
+    ]
+    return {
+        "pss_mib": kib["Pss"] / 1024,
+        "anonymous_mib": kib["Anonymous"] / 1024,
+        "descriptors": len(list((process / "fd").iterdir())),
+        "threads": len(list((process / "task").iterdir())),
+        "file_mib": sum(size for name, size in sizes if ".db" in name) / 2**20,
+        "directory_mib": sum(size for _, size in sizes) / 2**20,
+    }
+
+
+def size_of(path: Path) -> int:
+    """Return what a file takes on the disk; nothing when it has gone."""
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def spent(pid: int) -> float:
+    """Return the processor time of a process in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+async def look(soak: Soak, number: int, before: float) -> Minute:
+    """Return what a minute was like."""
+    took, soak.took = soak.took, defaultdict(list)
+    return Minute(
+        number=number,
+        fork_exec_per_s=await trio.to_thread.run_sync(fork_exec_per_s, 0.3),
+        fdatasync_per_s=await trio.to_thread.run_sync(fdatasync_per_s, soak.steward.directory, 0.3),
+        held=await trio.to_thread.run_sync(held, soak.steward),
+        processor=(spent(soak.steward.pid) - before) / 60,
+        took={name: statistics.median(all_) for name, all_ in sorted(took.items())},
+        calls=sum(map(len, took.values())),
+        faults=len(soak.faults),
+    )
+
+
+async def run(minutes: int, seed: int, seen: list[Minute]) -> list[str]:
+    """Work for so long; return what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="steward-soak-") as name:
+        directory = Path(name)
+        config = directory / "steward.toml"
+        config.write_text(SETTINGS)
+        flags = ("--dev", "--acl", "--dev-cloud", "--config", str(config))
+        async with open_steward(directory, *flags) as steward, trio.open_nursery() as nursery:
+            soak = Soak(steward, random.Random(seed))
+            await prepare(soak)
+            for every, work in WORK:
+                nursery.start_soon(soak.repeat, every, work)
+            for number in range(minutes):
+                before = spent(steward.pid)
+                await trio.sleep(60)
+                seen.append(await look(soak, number, before))
+                print(line(seen[-1]), flush=True)
+            nursery.cancel_scope.cancel()
+        text = (directory / "daemon.log").read_text().splitlines()
+        soak.faults += [one for one in text if "Traceback" in one or " ERROR " in one][:20]
+        return soak.faults
+
+
+# ---- the verdict ---------------------------------------------------------------------------------
+
+
+def line(minute: Minute) -> str:
+    shown = "  ".join(f"{name} {value:.1f}" for name, value in minute.held.items())
+    return (
+        f"{minute.number:3}  fork+exec {minute.fork_exec_per_s:.0f}  fdatasync {minute.fdatasync_per_s:.0f}  "
+        f"cpu {minute.processor:.2f}  calls {minute.calls}  faults {minute.faults}  {shown}"
+    )
+
+
+def middle(minutes: list[Minute], value: Callable[[Minute], float | None]) -> float:
+    """Return a value at the middle of some minutes."""
+    return statistics.median(one for minute in minutes if (one := value(minute)) is not None)
+
+
+def as_share(name: str, minute: Minute) -> float | None:
+    """Return how many processes the machine could have started in the time of a call."""
+    took = minute.took.get(name)
+    return took and took / 1000 * minute.fork_exec_per_s
+
+
+def verdict(first: list[Minute], last: list[Minute]) -> list[str]:
+    """Print how the last minutes compare with the first; return what grew or became slower."""
+    wrong = []
+    print(f"\n{'held':24}{'first':>10}{'last':>10}")
+    for name, (share, more) in ROOM.items():
+        before, after = (
+            middle(some, lambda one, name=name: one.held[name]) for some in (first, last)
+        )
+        grew = after > before * (1 + share) + more
+        wrong += [f"{name} grew from {before:.1f} to {after:.1f}"] * grew
+        print(f"{name:24}{before:10.1f}{after:10.1f}{'  grew' if grew else ''}")
+    print(f"\n{'call':24}{'first ms':>10}{'last ms':>10}{'in fork+execs':>15}{'':>8}{'ratio':>8}")
+    for name in sorted(first[0].took):
+        times = [middle(some, lambda one, name=name: one.took.get(name)) for some in (first, last)]
+        shares = [middle(some, partial(as_share, name)) for some in (first, last)]
+        ratio = shares[1] / shares[0]
+        wrong += [f"{name} takes {ratio:.2f} times as long"] * (ratio > SLOWER)
+        print(
+            f"{name:24}{times[0]:10.1f}{times[1]:10.1f}{shares[0]:15.1f}{shares[1]:8.1f}{ratio:8.2f}"
+        )
+    for name in ("fork_exec_per_s", "fdatasync_per_s", "processor"):
+        values = [middle(some, lambda one, name=name: getattr(one, name)) for some in (first, last)]
+        print(f"{name:24}{values[0]:10.2f}{values[1]:10.2f}")
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--warm", type=int, default=5)
+    parser.add_argument("--span", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    seen: list[Minute] = []
+    faults = trio.run(run, options.warm + options.minutes, options.seed, seen)
+    counted = seen[options.warm :]
+    wrong = verdict(counted[: options.span], counted[-options.span :])
+    print(f"\n{sum(one.calls for one in seen)} calls timed, {len(faults)} faults")
+    for fault in [*faults[:20], *wrong]:
+        print(fault)
+    return 1 if faults or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

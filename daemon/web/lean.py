@@ -1,0 +1,241 @@
+"""The lean door: small requests answered without the framework, on the same listeners.
+
+What a client sends is answered here when it is one whole request for a route that answers at once
+(`Answering.is_hot`), written in the plainest form that HTTP/1.1 has. The checks, the handlers and the
+answers are the same (`answering.py`). All else goes, with the bytes that have come and the time since
+when the client is idle, to the server behind, which has the connection from then on: it alone
+refuses, waits, streams, and closes.
+
+No request can hide in another: what is answered here is all that has come, there is one way to read
+its form, and two readings of its length, by the C parser and by ours, have to agree
+(RFC 9112, sections 2.2, 5 and 6.3).
+"""
+
+import os
+import re
+import socket
+from contextlib import suppress
+
+import httptools
+import msgspec
+import trio
+from hypercorn.config import Config as ServerConfig
+from hypercorn.utils import parse_socket_addr
+
+from daemon.web.answering import Answering
+from daemon.web.head import Head
+from daemon.web.listeners import Peer
+from daemon.web.reply import Finished
+
+MOST = 64 * 1024  # bytes that are read at once
+SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
+_MOST_HEAD = 8 * 1024  # bytes
+
+# A request line and headers without anything that a reader could take in two ways: no folded or bare
+# lines, no space before a colon, no octets but visible ones, spaces and tabs.
+_PLAIN = re.compile(
+    rb"(?:GET|POST|PUT) /[!-~]*+ HTTP/1\.1\r\n"
+    rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t -~]*+\r\n)++\r\n"
+)
+_LENGTH = re.compile(r"[0-9]{1,5}", re.ASCII)  # what is longer is no small request
+_FOR_OTHERS = frozenset({"transfer-encoding", "upgrade", "expect", "te", "trailer"})
+_END = b"\r\n\r\n"
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """A connection for the server behind: what has come of a request, and what it is to know.
+
+    `since`: the moment on Trio's clock since when it waits for this request.
+    """
+
+    data: bytes
+    since: float
+    has_asked: bool  # and was answered, before
+
+
+class Plain(msgspec.Struct, frozen=True):
+    """A request in the plainest form; `missing` bytes of its body have not come yet."""
+
+    method: str
+    target: bytes
+    headers: dict[str, str]
+    body: bytes
+    missing: int
+    is_last: bool = False  # its client wants the connection closed behind the answer
+
+
+class _Events:
+    """What the parser has seen; the names of headers in lower case."""
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+        self.target = self.body = b""
+        self.number = self.ended = 0  # of headers, of requests
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.number += 1
+        self.headers[name.decode("ascii").lower()] = value.decode("ascii").strip(" \t")
+
+    def on_body(self, body: bytes) -> None:
+        self.body += body
+
+    def on_message_complete(self) -> None:
+        self.ended += 1
+
+
+def plain(data: bytes) -> Plain | None:
+    """Return the one request that these bytes are, or begin; None for anything else."""
+    end = data.find(_END, 0, _MOST_HEAD) + len(_END)
+    if end < len(_END) or not _PLAIN.fullmatch(data, 0, end):
+        return None
+    seen = _Events()
+    parser = httptools.HttpRequestParser(seen)
+    try:
+        parser.feed_data(data)
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+        return None
+    named = seen.headers
+    # Without repetitions: of some, a second one would change how a request is read.
+    if len(named) != seen.number or not _FOR_OTHERS.isdisjoint(named) or "host" not in named:
+        return None
+    length, then = named.get("content-length", "0"), named.get("connection", "keep-alive").lower()
+    if not _LENGTH.fullmatch(length) or then not in ("keep-alive", "close"):
+        return None
+    missing = int(length) - (len(data) - end)
+    if missing < 0 or seen.body != data[end:] or seen.ended != (missing == 0):
+        return None
+    method = parser.get_method().decode("ascii")
+    return Plain(method, seen.target, named, seen.body, missing, then == "close")
+
+
+class Lean:
+    """The lean door of some listeners."""
+
+    def __init__(self, answering: Answering, settings: ServerConfig) -> None:
+        self._answering, self._settings = answering, settings
+        self._idle: set[trio.CancelScope] = set()
+        self._is_closing = False
+
+    def close(self) -> None:
+        """Hand over every connection: those that are idle now, others when they are answered."""
+        self._is_closing = True
+        for scope in self._idle:
+            scope.cancel()
+
+    async def serve(self, stream: trio.SocketStream, peer: Peer | None) -> Handed | None:
+        """Answer requests until one is not for here; return the connection, None if it is over."""
+        has_asked = False
+        try:
+            address = parse_socket_addr(stream.socket.family, stream.socket.getpeername())
+            client = address[0] if address else ""
+            while True:
+                since = trio.current_time()
+                data = await self._begun(stream, since + self._settings.keep_alive_timeout)
+                if data is None:
+                    return None
+                request = plain(data)
+                if request is not None and request.missing:
+                    request, data = await _whole(stream, data)
+                if request is None:
+                    return Handed(data, since, has_asked)
+                head = _head(request, client, peer)
+                if not self._answering.is_hot(head):
+                    return Handed(data, since, has_asked)
+                answer = await self._answer(stream, head, request.body)
+                if answer is None:
+                    return None
+                await _send(stream, self._written(answer, is_last=request.is_last))
+                if request.is_last:
+                    return None
+                has_asked = True
+        except (OSError, trio.BrokenResourceError):
+            return None
+
+    async def _begun(self, stream: trio.SocketStream, deadline: float) -> bytes | None:
+        """Return what comes, or nothing if the connection is to be closed; None if the client has gone."""
+        with trio.CancelScope(deadline=deadline) as scope:
+            if self._is_closing:
+                return b""
+            self._idle.add(scope)
+            try:
+                return await _received(stream) or None
+            finally:
+                self._idle.discard(scope)
+        return b""
+
+    async def _answer(self, stream: trio.SocketStream, head: Head, body: bytes) -> Finished | None:
+        """Return the answer to a request, or None if its client has gone before."""
+
+        async def given() -> bytes:
+            return body
+
+        if head.method == "GET":  # a read, which does not wait
+            return await self._answering.answer(head, given)
+        answer = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
+            answer = await self._answering.answer(head, given)
+            nursery.cancel_scope.cancel()
+        return answer
+
+    def _written(self, answer: Finished, *, is_last: bool) -> bytes:
+        """Return an answer as it goes over the wire, in the form of the server behind."""
+        lines = [f"HTTP/1.1 {answer.status} "]
+        lines += [f"{name.lower()}: {value}" for name, value in answer.headers.items()]
+        lines.append(f"content-length: {len(answer.body)}")
+        added = [b"%s: %s" % pair for pair in self._settings.response_headers("h11")]
+        added += [b"Connection: close"] if is_last else []
+        return b"\r\n".join(("\r\n".join(lines).encode(), *added, b"", answer.body))
+
+
+def _head(request: Plain, client: str, peer: Peer | None) -> Head:
+    target, _, query = request.target.partition(b"?")
+    return Head(
+        method=request.method,
+        target=target,
+        query=query.decode("ascii"),
+        headers=request.headers,
+        client=client,
+        peer=peer,
+    )
+
+
+async def _whole(stream: trio.SocketStream, data: bytes) -> tuple[Plain | None, bytes]:
+    """Return the request that has begun, if it is soon whole, and what has come of it."""
+    with trio.move_on_after(SOON):
+        while more := await _received(stream):
+            data += more
+            request = plain(data)
+            if request is None or not request.missing:
+                return request, data
+    return None, data
+
+
+async def _received(stream: trio.SocketStream) -> bytes:
+    """Return what has come; nothing when the client sends no more."""
+    while True:
+        await trio.lowlevel.wait_readable(stream.socket)
+        with suppress(BlockingIOError):
+            # No await after this: what has been read is not lost when the wait is cancelled.
+            return os.read(stream.socket.fileno(), MOST)
+
+
+async def _send(stream: trio.SocketStream, data: bytes) -> None:
+    """Send bytes: what the kernel takes at once without all that waiting needs."""
+    with suppress(BlockingIOError):
+        data = data[os.write(stream.socket.fileno(), data) :]
+    if data:
+        await stream.send_all(data)
+
+
+async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+    """Cancel when the client goes away; who sends something more is still there."""
+    try:
+        if await stream.socket.recv(1, socket.MSG_PEEK):
+            return
+    except OSError:
+        pass
+    scope.cancel()

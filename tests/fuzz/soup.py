@@ -1,0 +1,64 @@
+"""Texts that are almost something: made from a seed, of the signs of a language and of good examples."""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+
+# What breaks readers of any language.
+ODD = (
+    *("", "\n", "\r\n", "\t", "\x00", "\\", '"', "'", "`", "é", "\u0301", "👨\u200d👩", "\ufeff"),
+    *("\ud800", "\u2028", "\u0664", "9" * 30, "-1", "1e999", "0x", "\x7f", "[" * 200, "(" * 200),
+)
+HCL = (
+    *('job "x" {', 'group "g" {', 'task "t" {', "config {", "}", "{", "}\n", "\n", "(", ")", "["),
+    *("]", "=", "==", "=>", ":", ",", ".", "...", "?", "!", "-", "+", "*", "/", "%", "&&", "||"),
+    *("${", "%{", "~}", "~", '"', "<<EOT\n", "<<-EOT\n", "EOT\n", "[*]", ".*", "for", "in", "if"),
+    *("else", "endif", "endfor", "null", "true", "local", "var", "a", "b.c", "0", "1.5", "1e9"),
+    *('"text"', '"a${', "dynamic", "variable", "locals {", "#", "//", "/*", "*/", "\\u00e9"),
+    *("upper(", "range(", "length(", "format(", "try(", "merge(", "x = ", "type", "default"),
+    *("::", "@"),
+)
+
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def texts(
+    seed: int, count: int, corpus: Sequence[str], signs: Sequence[str] = HCL
+) -> Iterator[str]:
+    """Yield texts: signs of a language in any order, and texts of the corpus with changes.
+
+    Some are changed anywhere, which few readers take; others only in a word or two, for which most
+    get another from elsewhere: they come further.
+    """
+    chance, signs = random.Random(seed), (*signs, *ODD)
+    words = sorted({word for text in corpus for word in _WORD.findall(text)})
+    for _ in range(count):
+        way = chance.random()
+        if way < 0.25:
+            yield "".join(chance.choices(signs, k=chance.randint(1, 40)))
+        elif way < 0.5:
+            yield changed(chance.choice(corpus), chance, signs)
+        else:
+            yield _reworded(chance.choice(corpus), chance, words)
+
+
+def changed(text: str, chance: random.Random, signs: Sequence[str] = ODD) -> str:
+    """Return a text with some pieces taken out, put in, doubled or moved."""
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randint(0, len(text))
+        end = min(len(text), start + chance.randint(0, 12))
+        piece = chance.choice(
+            ("", text[start:end] * 2, chance.choice(signs), chr(chance.randint(1, 0x2FF)))
+        )
+        text = text[:start] + piece + text[end:]
+    return text
+
+
+def _reworded(text: str, chance: random.Random, words: Sequence[str]) -> str:
+    """Return a text of which a word or two are others."""
+    for _ in range(chance.randint(1, 2)):
+        if found := list(_WORD.finditer(text)):
+            one = chance.choice(found)
+            text = text[: one.start()] + chance.choice(words) + text[one.end() :]
+    return text

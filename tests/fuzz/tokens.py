@@ -1,0 +1,82 @@
+"""Tokens that somebody might show: signed ones, and what forgers make of them."""
+
+import hashlib
+import hmac
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from tests.fuzz.soup import ODD, changed
+from tests.unit.identity.tokens import AUDIENCE, ISSUER, KEY, NOW, claims, encoded, public, signed
+
+KEYS = [public(KEY)]
+SECRETS = (KEYS[0].n.encode(), KEYS[0].e.encode(), b"", b"one")  # a public key is no secret
+_VALUES: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1.5, 1e308, 2**63, 2**70, "", "x", "\x00", [], {}, [None], [[]]),
+    *([AUDIENCE, 1], {"a": {}}, "9" * 400, ISSUER, AUDIENCE, ISSUER.upper(), [AUDIENCE], NOW),
+)
+_CLAIMS = ("iss", "aud", "exp", "nbf", "iat", "oid", "appid", "groups", "xms_mirid", "hasgroups")
+_CLAIMS = (*_CLAIMS, "xms_az_rid", "_claim_names", "sub", "tid")
+_HEADERS: tuple[Mapping[str, Any], ...] = (
+    *({"alg": "none"}, {"alg": "HS256"}, {"alg": "RS512"}, {"alg": "rs256"}, {"alg": ["RS256"]}),
+    *({"alg": 1}, {"kid": ""}, {"kid": "two"}, {"kid": 1}, {"kid": None}, {"kid": "one\x00"}),
+    *({"crit": ["exp"]}, {"crit": []}, {"jku": ISSUER}, {"b64": False}, {"typ": "JWE"}),
+    *({"jwk": {"kty": "RSA", "n": KEYS[0].n, "e": "AQAB"}}, {"x5c": ["x"]}, {"zip": "DEF"}),
+)
+_RAW = (b"", b"null", b"[]", b"{", b'{"iss":1e999}', b'{"exp":1e999}', b"\xff", b"[" * 5000)
+
+
+@cache
+def genuine() -> frozenset[str]:
+    """Return tokens that the key has really signed: good ones, and with every odd claim."""
+    chance = random.Random(1)
+    payloads: list[Any] = [claims(), claims(aud=["other", AUDIENCE]), *_RAW]
+    for _ in range(300):
+        names = chance.choices(_CLAIMS, k=chance.randint(1, 3))
+        payloads.append({**claims(), **{name: chance.choice(_VALUES) for name in names}})
+    headed = [signed(claims(), header=dict(header)) for header in _HEADERS]
+    return frozenset([*map(signed, payloads), *headed])
+
+
+def tokens(seed: int, count: int) -> Iterator[str]:
+    """Yield tokens."""
+    chance, pool = random.Random(seed), sorted(genuine())
+    for _ in range(count):
+        forge = chance.choice(_FORGERIES)
+        yield forge(chance.choice(pool), chance)
+
+
+def _bits(token: str, chance: random.Random) -> str:
+    at = chance.randrange(len(token))
+    return token[:at] + chance.choice("Ab9-_=.+/ é") + token[at + 1 :]
+
+
+def _parts(token: str, chance: random.Random) -> str:
+    """Return a token with a part of it taken from elsewhere."""
+    parts = token.split(".")
+    others = (*ODD, encoded(chance.choice(_RAW)), encoded(chance.randbytes(256)), *parts)
+    parts[chance.randrange(len(parts))] = chance.choice(others)
+    return ".".join(parts[: chance.choice((3, 3, 3, 2))] + [""] * chance.choice((0, 0, 0, 1)))
+
+
+def _claims(token: str, chance: random.Random) -> str:
+    """Return a token that says something else, under the signature that it had."""
+    head, _, signature = token.split(".")
+    said = {**claims(), chance.choice(_CLAIMS): chance.choice(_VALUES)}
+    return f"{head}.{encoded(json.dumps(said).encode())}.{signature}"
+
+
+def _by_secret(_: str, chance: random.Random) -> str:
+    """Return a token signed with what everybody knows."""
+    head = {**chance.choice(_HEADERS), "alg": chance.choice(("HS256", "none", "RS256"))}
+    text = f"{encoded(json.dumps(head).encode())}.{encoded(json.dumps(claims()).encode())}"
+    secret = chance.choice(SECRETS)
+    return f"{text}.{encoded(hmac.new(secret, text.encode(), hashlib.sha256).digest())}"
+
+
+_FORGERIES: tuple[Callable[[str, random.Random], str], ...] = (
+    *(lambda token, _: token, lambda token, _: f" {token}\n", _bits, _bits, _parts, _parts),
+    *(changed, _claims, _by_secret),
+)

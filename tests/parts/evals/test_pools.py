@@ -1,0 +1,63 @@
+"""Work in a pool of a cluster: what waits begins when it is back, and what left is lost."""
+
+import msgspec
+
+from daemon.evals.nodes import evaluate_down
+from storage.queries import nodes
+from storage.records.allocation import ClientStatus
+from storage.records.evaluation import EvalStatus
+from storage.records.node import NodeStatus
+from storage.store import Store
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job, task
+from tests.unit.scheduler.world import cluster, small
+
+
+async def joined(store: Store, **fields: object) -> Cluster:
+    """Return a full machine and a cluster that is as it is said."""
+    world = Cluster(store)
+    await world.join(small("here", cpu=20, memory=20), cluster(**fields))  # type: ignore[arg-type]
+    return world
+
+
+def there(job_id: str = "there", count: int = 1):
+    return job(job_id, group("web", task(), count=count), type="batch", node_pool="hpc")
+
+
+async def test_work_waits_while_a_cluster_is_away_and_begins_when_it_is_back(store: Store) -> None:
+    world = await joined(store, status=NodeStatus.DISCONNECTED)
+    await world.register(there())
+    await world.work()
+    assert world.allocations("there") == []
+    await world.join(cluster())
+    await world.work()
+    assert [one.node_id for one in world.allocations("there")] == [cluster().id]
+
+
+async def test_what_waits_for_this_machine_is_not_tried_for_a_cluster(store: Store) -> None:
+    world = await joined(store)
+    await world.register(
+        job("here", group("web", task(), count=2), type="batch", node_pool="default")
+    )
+    await world.register(there())
+    await world.work()
+    (waits,) = world.evaluations(EvalStatus.BLOCKED, "here")
+    (other,) = world.allocations("there")
+    await world.report(other, ClientStatus.COMPLETE)
+    await world.work()
+    assert world.evaluations(EvalStatus.BLOCKED, "here") == [waits]
+
+
+async def test_what_ran_in_a_pool_that_has_left_is_lost(store: Store) -> None:
+    world = await joined(store)
+    await world.register(there())
+    await world.work()
+    await world.run_all("there")
+    gone = msgspec.structs.replace(cluster(), status=NodeStatus.DOWN)
+    await store.write(lambda tx: nodes.put(tx, gone, "NodeEvent"))
+    await evaluate_down(store, world.ids, now=world.clock.now())
+    await world.work()
+    (lost,) = world.allocations("there")
+    assert lost.client_status == "lost"
+    await evaluate_down(store, world.ids, now=world.clock.now())
+    assert world.evaluations(EvalStatus.PENDING, "there") == []

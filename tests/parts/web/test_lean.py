@@ -1,0 +1,315 @@
+"""The lean door and the server behind it: who answers what, and what they know of each other."""
+
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.acl.check import ANYONE
+from daemon.config import Config
+from daemon.web import reply
+from daemon.web.connections import _Connection
+from daemon.web.lean import Handed
+from daemon.web.listeners import listen
+from daemon.web.reply import Reply
+from daemon.web.request import Read, Request, Stream, Write
+from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
+from storage.errors import Denied
+from storage.readers import Snapshot
+from storage.store import Store
+from tests.parts.api.asking import parts_of
+from tests.parts.web.test_connections import plain
+
+READ = b"GET /show HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: r\r\n\r\n"
+
+
+def show(request: Request, db: Snapshot) -> Reply:
+    return reply.read({"Path": request.path, "Name": request.parameters}, db.last_index())
+
+
+def deny(request: Request, db: Snapshot) -> Reply:
+    raise Denied
+
+
+def fail(request: Request, db: Snapshot) -> Reply:
+    raise ZeroDivisionError("a defect")
+
+
+async def echo(request: Request) -> Reply:
+    return Reply(body={"Body": request.body.decode()}, headers={"X-Said": "a\r\nX-Split: \u65e5"})
+
+
+async def nothing(request: Request) -> Reply:
+    return Reply(status=204)
+
+
+async def stream(request: Request) -> Reply:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"{}"
+
+    return Reply(stream=pieces())
+
+
+ROUTES = (
+    Read("/show", show, ANYONE, ("things/",)),
+    Read("/v1/show/{name}", show, ANYONE),
+    Read("/long", show, ANYONE, long=True),
+    Read("/deny", deny, ANYONE),
+    Read("/fail", fail, ANYONE),
+    Write("POST", "/echo", echo, ANYONE, hot=True),
+    Write("POST", "/nothing", nothing, ANYONE, hot=True),
+    Write("POST", "/cold", echo, ANYONE),
+    Stream("/stream", stream, ANYONE),
+)
+
+
+@asynccontextmanager
+async def serving(store: Store, directory: Path, *, lean: bool = True) -> AsyncIterator[int]:
+    """Answer requests on a port."""
+    parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
+    with listen("127.0.0.1", 0) as listener:
+        async with open_web(parts, ROUTES, (), [plain(listener)]):
+            yield listener.getsockname()[1]
+
+
+@pytest.fixture
+async def port(store: Store, tmp_path: Path) -> AsyncIterator[int]:
+    async with serving(store, tmp_path) as port:
+        yield port
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[Handed]:
+    """Return what the server behind is given."""
+    seen: list[Handed] = []
+    take_over = _Connection.take_over
+
+    async def noted(connection: _Connection, given: Handed) -> None:
+        seen.append(given)
+        await take_over(connection, given)
+
+    monkeypatch.setattr(_Connection, "take_over", noted)
+    return seen
+
+
+def asking(line: str, *headers: str, body: str = "") -> bytes:
+    length = [f"Content-Length: {len(body)}"] if body else []
+    lines = [f"{line} HTTP/1.1", "Host: localhost", "X-Request-Id: r", *headers, *length]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode()
+
+
+async def answered(stream: trio.SocketStream, number: int = 1) -> bytes:
+    """Return so many answers, each with all of its body."""
+    data = rest = b""
+    while number:
+        head, end, body = rest.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head)
+        if end and (not length or len(body) >= int(length[1])):
+            rest, number = body[int(length[1]) if length else 0 :], number - 1
+            continue
+        piece = await stream.receive_some()
+        assert piece, data
+        data, rest = data + piece, rest + piece
+    return data
+
+
+async def to_its_end(stream: trio.SocketStream) -> bytes:
+    return b"".join([piece async for piece in stream])
+
+
+HOT = [
+    asking("GET /show"),
+    asking("GET /show?pretty"),
+    asking("GET /v1/show/a%2Fb"),
+    asking("GET /show?stale=maybe"),
+    asking("GET /show?region=elsewhere"),
+    asking("GET /show", "Accept-Encoding: gzip"),
+    asking("GET /show", "Connection: close"),
+    asking("GET /show", body="as good as none"),
+    asking("GET /show").replace(b"localhost", b"evil.example"),
+    asking("GET /deny"),
+    asking("GET /fail"),
+    asking("POST /echo", body="abc"),
+    asking("PUT /echo", body="abc"),
+    asking("POST /echo"),
+    asking("POST /echo", "Origin: http://evil.example", body="abc"),
+    asking("POST /echo", "Sec-Fetch-Site: cross-site", body="abc"),
+    asking("POST /nothing"),
+]
+
+
+@pytest.mark.parametrize("request_", HOT)
+async def test_both_doors_say_the_same(store: Store, tmp_path: Path, request_: bytes) -> None:
+    answers = []
+    for lean in (True, False):
+        async with (
+            serving(store, tmp_path, lean=lean) as port,
+            await trio.open_tcp_stream("127.0.0.1", port) as stream,
+        ):
+            await stream.send_all(request_)
+            answer = await answered(stream)
+            answers.append(re.sub(rb"date: [^\r]*", b"date: now", answer))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize("request_", HOT)
+async def test_what_is_hot_is_not_handed_over(
+    port: int, handed: list[Handed], request_: bytes
+) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(request_)
+        await answered(stream)
+    assert handed == []
+
+
+WARM = [
+    asking("GET /show?index=0"),
+    asking("GET /show?%69ndex=0"),
+    asking("GET /long"),
+    asking("GET /stream"),
+    asking("GET /elsewhere"),
+    asking("DELETE /show"),
+    asking("POST /show"),
+    asking("POST /cold", body="abc"),
+    asking("POST /echo", "Transfer-Encoding: chunked") + b"3\r\nabc\r\n0\r\n\r\n",
+    asking("POST /echo", "Expect: 100-continue", body="abc"),
+    asking("GET /show", "Upgrade: websocket", "Connection: Upgrade"),
+    asking("GET /show", "Upgrade: h2c"),
+    asking("GET http://localhost/show"),
+    asking("GET /show").replace(b"1.1", b"1.0"),
+    asking("GET /show", f"X: {'x' * 10_000}"),
+    asking("POST /echo", body="x" * 100_000),
+    asking("GET /show", "X: a", " b"),
+    READ + READ,
+    b"GET /show HTTP/1.1\r\nHo",
+    b"\x16\x03\x01\x00",
+]
+
+
+@pytest.mark.parametrize("request_", WARM)
+async def test_all_else_is_handed_over_with_its_bytes(
+    port: int, handed: list[Handed], request_: bytes
+) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(READ)
+        assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
+        await stream.send_all(request_)
+        while not handed:
+            await trio.lowlevel.checkpoint()
+    assert request_.startswith(handed[0].data)
+    assert handed[0].data
+    assert handed[0].has_asked
+
+
+async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(
+            asking("GET /v1/show/1") + asking("GET /v1/show/2") + asking("GET /v1/show/3")
+        )
+        answers = await answered(stream, 3)
+    assert re.findall(rb'"name":"(\d)"', answers) == [b"1", b"2", b"3"]
+
+
+async def test_a_connection_that_was_handed_over_stays_so(port: int, handed: list[Handed]) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        for request in (asking("GET /long"), READ, asking("POST /echo", body="abc")):
+            await stream.send_all(request)
+            assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
+    assert len(handed) == 1
+
+
+async def test_a_body_may_follow_its_head(port: int) -> None:
+    """Whether it is soon enough for the lean door or not, the answer is the same."""
+    request = asking("POST /echo", body="abc")
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(request[:-3])
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(request[-3:-2])
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.send_all(request[-2:])
+        assert b'{"Body":"abc"}' in await answered(stream)
+
+
+async def test_a_body_that_dawdles_is_waited_for_by_the_server_behind(
+    port: int, handed: list[Handed], mock_clock: trio.testing.MockClock
+) -> None:
+    request = asking("POST /echo", body="abc")
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(request[:-2])
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(1)
+        while not handed:
+            await trio.lowlevel.checkpoint()
+        await stream.send_all(request[-2:])
+        assert b'{"Body":"abc"}' in await answered(stream)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /sh", asking("GET /long")[:-2]])
+async def test_an_idle_connection_and_one_that_dawdles_live_as_long_as_behind(
+    port: int, mock_clock: trio.testing.MockClock, begun: bytes
+) -> None:
+    """Counted from the last answer, not from the bytes with which it was handed over."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(READ)
+        await answered(stream)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(KEEP_ALIVE - 1)
+        if begun:
+            await stream.send_all(begun)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        mock_clock.jump(2)
+        assert await to_its_end(stream) == b""
+
+
+async def test_each_answer_begins_the_time_anew(
+    port: int, mock_clock: trio.testing.MockClock
+) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        for _ in range(3):
+            await stream.send_all(READ)
+            await answered(stream)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            mock_clock.jump(KEEP_ALIVE - 1)
+
+
+@pytest.mark.parametrize("has_asked", [True, False])
+async def test_when_the_daemon_ends_idle_connections_do(
+    store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, has_asked: bool
+) -> None:
+    """Who has not asked yet, and has been there for longer than answers get, is not waited for."""
+    async with serving(store, tmp_path) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        if has_asked:
+            await stream.send_all(READ)
+            await answered(stream)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        if not has_asked:
+            mock_clock.jump(CLOSING + 1)
+    # No time has passed on the clock since: nothing was waited for.
+    assert await to_its_end(stream) == b""
+    await stream.aclose()
+
+
+async def test_clients_that_break_off_harm_nobody(port: int) -> None:
+    linger = struct.pack("ii", 1, 0)  # closing resets the connection
+    for begun in (b"", READ[:20], READ, asking("POST /echo", body="abc")[:-1], READ + READ):
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        if begun:
+            await stream.send_all(begun)
+        await stream.aclose()
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(READ)
+        assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_what_a_handler_says_in_a_header_stays_there(port: int) -> None:
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(asking("POST /echo", body="abc"))
+        assert "\r\nx-said: a  X-Split: \u65e5\r\n".encode() in await answered(stream)
