@@ -13,7 +13,7 @@ from daemon.web.reply import Reply, text
 from daemon.web.request import Request, Stream, Write
 from storage.errors import Denied, StewardError
 
-MOST = 1024 * 1024  # bytes of a body: a piece of output
+MOST = 160 * 1024  # bytes of a body: wrappers send pieces of at most 128 KiB
 _SPAN = 20.0  # seconds that a wrapper waits for an order
 _PLAIN = "text/plain; charset=utf-8"
 _PACKED = "application/gzip"

@@ -6,10 +6,17 @@
 # It claims the attempt, gets a bundle with everything the task needs, once, runs the task in a
 # directory of its own, sends what the task prints, obeys orders, and says how the task ended.
 # It ends as the task did, so that the cluster knows, too; before there was one, with
-#   90 nobody answered   91 the attempt is somebody else's   92 the directory cannot be had
+#   90 nobody answered                     91 the attempt is somebody else's
+#   92 the directory cannot be had         93 this host has no curl or no tar
 set -u
 umask 077
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}"
+user=$(id -un)
+export USER="${USER:-$user}" LOGNAME="${LOGNAME:-$user}"
+[ -n "${HOME:-}" ] || eval "export HOME=~$user"
+unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its settings lie where they lie here
+[ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
+command -v curl >/dev/null && command -v tar >/dev/null || exit 93
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
 grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there
 spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
@@ -41,7 +48,8 @@ if ! mkdir -m 700 "$dir" 2>/dev/null; then
 fi
 cd "$dir" && mkdir .steward && echo $$ >.steward/pid || exit 92
 trap 'cd /; rm -rf "$dir"' EXIT
-trap : HUP INT QUIT TERM # the cluster signals the task as well; this waits for its end
+trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
+trap 'echo cluster >.steward/why' TERM
 if [ -n "$ca" ]; then
     printf '%s\n' "$ca" >.steward/ca
     ca=$dir/.steward/ca
@@ -80,7 +88,7 @@ ship() {
         over= whole=
         [ -e ".steward/$1.end" ] && over=1
         [ -e ".steward/$1.$((n + 1))" ] && whole=1
-        tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 524288 >".steward/$1.part"
+        tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
         if [ -s ".steward/$1.part" ]; then
             ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
                 -H 'Content-Type: application/octet-stream'
@@ -103,7 +111,7 @@ ship() {
             return
         else
             sleep "$pause"
-            case $pause in 0.1) pause=0.3 ;; *) pause=1 ;; esac
+            case $pause in 0.1) pause=0.2 ;; 0.2) pause=0.4 ;; *) pause=0.8 ;; esac
         fi
     done
 }
