@@ -36,7 +36,7 @@ class PoolWorld(World):
 
     slurm: FakeSlurm
     engine: Engine
-    url: str
+    client: httpx.AsyncClient  # as from a host
 
     def rows(self, alloc_id: str) -> list[ClusterRun]:
         """Return what the store has of the attempts of an allocation."""
@@ -52,8 +52,7 @@ class PoolWorld(World):
     async def ask(self, method: str, path: str, secret: str = "", **options: Any) -> httpx.Response:
         """Ask as a wrapper does."""
         headers = {"Authorization": f"Bearer {secret}"} if secret else {}
-        async with httpx.AsyncClient(base_url=self.url, trust_env=False) as client:
-            return await client.request(method, path, headers=headers, **options)
+        return await self.client.request(method, path, headers=headers, **options)
 
 
 def settings(directory: Path, **pool: Any) -> Config:
@@ -104,10 +103,11 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
             async with open_web(parts, WRAPPERS, (), listeners.places, most=MOST):
                 world = PoolWorld(store, runner, config, tokens)
                 world.slurm, world.engine = slurm, engine
-                world.url = f"http://127.0.0.1:{listeners.port}"
+                url = f"http://127.0.0.1:{listeners.port}"
                 every = store.read(nodes.every)
                 world.node_id = next(one.id for one in every if one.node_pool == POOL)
-                try:
-                    yield world
-                finally:
-                    engine.desk.close()
+                async with httpx.AsyncClient(base_url=url, trust_env=False) as world.client:
+                    try:
+                        yield world
+                    finally:
+                        engine.desk.close()
