@@ -12,7 +12,7 @@ import msgspec
 
 from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.tokens import open_tokens
-from daemon.api.wrapper import MOST, WRAPPERS
+from daemon.api import wrapper
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.runner.drivers.slurm.engine import Engine, open_engine
@@ -100,7 +100,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
             parts = msgspec.structs.replace(
                 in_public(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
             )
-            async with open_web(parts, WRAPPERS, (), listeners.places, most=MOST):
+            async with open_web(parts, wrapper.routes(), (), listeners.places, most=wrapper.MOST):
                 world = PoolWorld(store, runner, config, tokens)
                 world.slurm, world.engine = slurm, engine
                 url = f"http://127.0.0.1:{listeners.port}"
