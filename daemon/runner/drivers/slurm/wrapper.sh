@@ -88,7 +88,9 @@ ship() {
         over= whole=
         [ -e ".steward/$1.end" ] && over=1
         [ -e ".steward/$1.$((n + 1))" ] && whole=1
-        tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
+        : >".steward/$1.part"
+        [ ! -s ".steward/$1.$n" ] ||
+            tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
         if [ -s ".steward/$1.part" ]; then
             ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
                 -H 'Content-Type: application/octet-stream'
@@ -138,10 +140,10 @@ stop() {
 
 # obey: ask for orders for ever; the question also says that all is well here.
 obey() {
-    seen=0
+    seen=0 user=0 system=0 pages=0
+    sleep 0.3 # most short tasks are over by then, and cost a call less
     until read -r main 2>/dev/null <.steward/main; do sleep 0.1; done
     while :; do
-        look 2>/dev/null
         ask 45 "orders?seen=$seen&user=$user&system=$system&pages=$pages" .steward/orders
         case $status in
         200)
@@ -161,6 +163,7 @@ obey() {
             ;;
         *) sleep 2 ;;
         esac
+        look 2>/dev/null
     done
 }
 
@@ -198,9 +201,9 @@ if [ -z "$why" ]; then
     read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
     read -r why 2>/dev/null <.steward/why || why=
     if [ "$logs" = 1 ]; then
-        for _ in 1 2 3 4 5 6 7 8 9 10; do
+        for pause in 0.02 0.04 0.1 0.2 0.2 0.4 0.4 0.6; do
             [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
-            sleep 0.2 # somebody it has started may have its output still open
+            sleep "$pause" # somebody it has started may have its output still open
         done
         kill $keepers 2>/dev/null
         : >.steward/stdout.end
