@@ -187,7 +187,7 @@ async def _run_parts(
         config = msgspec.structs.replace(config, port=listeners.port)
         engine = None
         if config.pools:
-            from daemon.api.wrapper import MOST, WRAPPERS
+            from daemon.api import wrapper
             from daemon.runner.drivers.slurm.engine import open_engine
             from daemon.web.connections import open_wrapper_listeners
 
@@ -267,7 +267,13 @@ async def _run_parts(
         )
         if engine:
             await parts.enter_async_context(
-                open_web(in_public(shared), WRAPPERS, (), wrapper_listeners.places, most=MOST)
+                open_web(
+                    in_public(shared),
+                    wrapper.routes(),
+                    (),
+                    wrapper_listeners.places,
+                    most=wrapper.MOST,
+                )
             )
             parts.callback(engine.desk.close)
         if public := parts.enter_context(open_public_listeners(config)):

@@ -10,10 +10,10 @@ from daemon.acl.check import ANYONE
 from daemon.acl.failures import Failures
 from daemon.parts import Wrappers
 from daemon.web.reply import Reply, text
-from daemon.web.request import Request, Stream, Write
+from daemon.web.request import Request, Route, Stream, Write
 from storage.errors import Denied, StewardError
 
-MOST = 1024 * 1024  # bytes of a body: a piece of output
+MOST = 160 * 1024  # bytes of a body: wrappers send pieces of at most 128 KiB
 _SPAN = 20.0  # seconds that a wrapper waits for an order
 _PLAIN = "text/plain; charset=utf-8"
 _PACKED = "application/gzip"
@@ -22,12 +22,10 @@ _WORD = re.compile(r"[a-z]{0,16}")
 _CODES = range(256)
 _TOO_OFTEN = text("too many secrets that are nobody's: ask again later", 429)
 
-_failures = Failures()
-
 Answer = Callable[[Wrappers, Request], Awaitable[Reply]]
 
 
-def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
+def _answering(answer: Answer, failures: Failures) -> Callable[[Request], Awaitable[Reply]]:
     """Return a handler that turns away who shows no secret of ours, and in time does not listen."""
 
     async def handler(request: Request) -> Reply:
@@ -37,7 +35,7 @@ def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
         try:
             return await answer(desk, request)
         except Denied:
-            if _failures.are_too_many(request.address, request.parts.clock.now()):
+            if failures.are_too_many(request.address, request.parts.clock.now()):
                 return _TOO_OFTEN
             raise
         except OSError as error:  # the disk: what could not be taken is sent again
@@ -105,10 +103,15 @@ async def result(desk: Wrappers, request: Request) -> Reply:
     return Reply(body=b"ok\n", content_type=_PLAIN)
 
 
-WRAPPERS = (
-    Write("POST", "/v1/wrapper/claim", _answering(claim), ANYONE),
-    Write("POST", "/v1/wrapper/files", _answering(files), ANYONE),
-    Write("POST", "/v1/wrapper/log/{kind}", _answering(log), ANYONE),
-    Stream("/v1/wrapper/orders", _answering(orders), ANYONE),
-    Write("POST", "/v1/wrapper/result", _answering(result), ANYONE),
-)
+def routes() -> list[Route]:
+    """Return all that a listener for wrappers answers; who guesses there is known there alone."""
+    failures = Failures()
+    calls = {"claim": claim, "files": files, "log/{kind}": log, "result": result}
+    listening = _answering(orders, failures)
+    return [
+        Stream("/v1/wrapper/orders", listening, ANYONE),
+        *(
+            Write("POST", f"/v1/wrapper/{path}", _answering(answer, failures), ANYONE)
+            for path, answer in calls.items()
+        ),
+    ]

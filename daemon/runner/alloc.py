@@ -20,7 +20,7 @@ from daemon.runner.drivers.driver import Session
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
 from daemon.runner.layout import lay_out
-from daemon.runner.lifecycle import Departure, departure, hook, order_of_killing
+from daemon.runner.lifecycle import Departure, departure, first_start, hook, order_of_killing
 from daemon.runner.report import Report
 from daemon.runner.scripts import End, run_script
 from daemon.runner.task import TaskRunner
@@ -38,7 +38,7 @@ from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.service import CheckResult
 from storage.records.task import Hook, Task
-from storage.records.times import nanoseconds, rfc3339
+from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage
 
 _TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until nobody is led to its services
@@ -351,14 +351,11 @@ class AllocRunner:
     def _time_left(self) -> float:
         """Return for how many seconds it may go on; also time during which no daemon ran counts."""
         longest = self._instance.group.max_run_duration
-        if longest is None:
-            return float("inf")
-        since = self._instance.allocation.create_time
+        since: int | None = self._instance.allocation.create_time
         if self._host.capacity is None:  # in a queue it does not run
-            started = [one.started_at for one in self._report.states.values() if one.started_at]
-            if not started:
-                return float("inf")
-            since = min(nanoseconds(one) for one in started)
+            since = first_start(self._report.states.values())
+        if longest is None or since is None:
+            return float("inf")
         return (since + longest - self._now()) / SECOND
 
     # ---- services and health --------------------------------------------------------------------

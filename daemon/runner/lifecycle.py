@@ -13,6 +13,7 @@ import msgspec
 from storage.records.allocation import ClientStatus, TaskPhase, TaskState
 from storage.records.job import JobType
 from storage.records.task import Hook, Task
+from storage.records.times import nanoseconds
 
 States = Mapping[str, TaskState]
 
@@ -105,6 +106,11 @@ def order_of_killing(tasks: Iterable[Task]) -> list[list[Task]]:
         [one for one in rest if is_sidecar(one)],
     ]
     return [step for step in steps if step]
+
+
+def first_start(states: Iterable[TaskState]) -> int | None:
+    """Return when the first of these tasks began, nanoseconds; None: none has."""
+    return min((nanoseconds(one.started_at) for one in states if one.started_at), default=None)
 
 
 def client_status(states: Iterable[TaskState]) -> tuple[ClientStatus, str]:

@@ -28,6 +28,7 @@ from daemon.runner.instance import Instance, Past
 from daemon.runner.lifecycle import may_start, runs_once
 from daemon.runner.logs import TaskLog
 from daemon.runner.provisions import Provisions, lacking
+from daemon.runner.queueing import wait_for_turn
 from daemon.runner.report import Report
 from daemon.runner.restarts import Action, Outcome, Step, next_step, recall
 from daemon.runner.rotation import finish_move
@@ -319,33 +320,9 @@ class TaskRunner:
     async def _wait_in_queue(self, running: Queued) -> int | None:
         """Return when an attempt began; None: it has ended, or is to end, before. Raises `StartFailed`."""
         self._report.handle(self.name, running.handle)
-        began: int | None = None
-        failure: StartFailed | None = None
-
-        async def begin() -> None:
-            nonlocal began, failure
-            try:
-                began = await running.begun(self._note_engine)
-            except StartFailed as error:
-                failure = error
-
         self._postponed = []
-        try:
-            waits = [begin, self._killed.wait]
-            if self._provisions.may_change:
-                waits.append(self._tend_for_ever)
-            await first_of(*waits)
-        except BaseException:
-            running.release()
-            raise
-        if failure is not None:
-            raise failure
-        return began
-
-    async def _tend_for_ever(self) -> None:
-        """Keep what the task will be given as it should be, until cancelled."""
-        await self._provisions.tend()
-        await trio.sleep_forever()
+        tend = self._provisions.tend if self._provisions.may_change else None
+        return await wait_for_turn(running, self._note_engine, self._killed.wait, tend)
 
     def _note_engine(self, text: str) -> None:
         self._emit_now(events.cluster(self._now(), text))

@@ -58,6 +58,7 @@ SRUN = {
     "export=": "",
     "chdir=": "D",
     "unbuffered": "u",
+    "uid=": "",
     "input=": "i",
     "nodes=": "N",
     "ntasks=": "n",

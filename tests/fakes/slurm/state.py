@@ -90,16 +90,17 @@ class State:
     def _launch(self, job: Job, node: str) -> None:
         job.update(state="RUNNING", reason="None", node=node, launch=job["launch"] + 1)
         job["started"] = int(time.time())
-        # It takes the lock first, so it finds this launch in the file.
-        subprocess.Popen(
-            [*command("node"), self.directory, job["id"]],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.directory / "node.log").open("ab"),
-            env={"PATH": os.defpath},
-            cwd="/",
-            start_new_session=True,
-        )
+        # It takes the lock first, so it finds this launch in the file; and it is nobody's child.
+        with (self.directory / "node.log").open("ab") as log:
+            subprocess.run(
+                ["setsid", "--fork", *command("node"), self.directory, job["id"]],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                env={"PATH": os.defpath},
+                cwd="/",
+                check=True,
+            )
 
     def end(self, job: Job, state: str, reason: str = "None", code: int = 0) -> None:
         """Note how a job has ended."""

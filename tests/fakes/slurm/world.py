@@ -159,6 +159,17 @@ class FakeSlurm:
             if job["pid"]:
                 os.kill(job["pid"], signal.SIGTERM)
 
+    def kill(self, number: str) -> None:
+        """End all processes of a job at once, as the loss of its host does."""
+        for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={number}\0".encode()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove_partition(self, name: str) -> None:
+        """Let the cluster have a partition no more."""
+        with opened(self.directory) as state:
+            del state.partitions[name]
+
     def next_number(self, number: int) -> None:
         """Let the next submission get this number, whoever had it before."""
         with opened(self.directory) as state:
@@ -169,12 +180,21 @@ class FakeSlurm:
     def close(self) -> None:
         """End all that still runs."""
         mark = os.fsencode(self.directory)
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) != os.getpid():
-                with suppress(OSError):
-                    line, env = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
-                    if mark in line or mark in env:
-                        os.kill(int(entry.name), signal.SIGKILL)
+        for pid in _with(mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _with(*marks: bytes) -> list[int]:
+    """Return the processes that have all these in their arguments or their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if all(mark in said for mark in marks):
+                    found.append(int(entry.name))
+    return found
 
 
 @contextmanager

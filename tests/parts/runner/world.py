@@ -80,6 +80,7 @@ class World:
     def __init__(self, store: Store, runner: Runner, config: Config, tokens: Tokens) -> None:
         self.store, self.runner, self.config = store, runner, config
         self.tokens = tokens
+        self.node_id = runner.node_id  # where allocations are placed
         self.clock = SystemClock()
         self._ids = unique_ids()
 
@@ -97,7 +98,7 @@ class World:
 
         def write(tx: Any) -> None:
             stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
-            allocation = placed(stored, node_id or self.runner.node_id, alloc_id, **fields)
+            allocation = placed(stored, node_id or self.node_id, alloc_id, **fields)
             allocations.add(tx, allocation, self.clock.now())
             job_status.settle(tx, job.namespace, job.id)
 

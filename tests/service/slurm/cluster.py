@@ -92,6 +92,22 @@ class Cluster:
         child.send_signal(number)
         child.wait(HAPPENS_WITHIN)
 
+    def mend(self) -> None:
+        """Start what does not run, and let all hosts take jobs again."""
+        if "slurmctld" not in self.children:
+            self.start_controller()
+        for node in NODES:
+            if node not in self.children:
+                self.start_node(node)
+        self.run("scancel", "--me")
+        self.until("both nodes are idle", self._resumed)
+
+    def _resumed(self) -> bool:
+        for node, state in self.nodes().items():
+            if state.startswith(("drain", "down")):
+                self.run("scontrol", "update", f"nodename={node}", "state=resume")
+        return self._all_idle()
+
     def close(self) -> None:
         """End everything, jobs as well."""
         for name in (*NODES, "slurmctld", "munged"):

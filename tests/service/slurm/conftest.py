@@ -9,8 +9,7 @@ import pytest
 
 from tests.service.daemon import Steward, open_steward
 from tests.service.slurm.cluster import Cluster, free_ports, missing, open_cluster
-
-POOL = "hpc"
+from tests.service.slurm.jobs import POOL, Task
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +52,9 @@ async def steward(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Steward]:
 def is_ready(nodes: list[dict[str, object]]) -> bool:
     """Tell whether the node of the pool takes work."""
     return [node["Status"] for node in nodes] == ["ready"]
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    """Return a task that ends when it is told to."""
+    return Task(tmp_path)

@@ -1,9 +1,15 @@
-"""Jobs for the pool of a cluster."""
+"""Jobs for the pool of a cluster, and how a test waits for them."""
 
+from pathlib import Path
 from typing import Any
 
-from tests.service.slurm.conftest import POOL
+import trio
 
+from tests.patience import HAPPENS_WITHIN
+from tests.service.daemon import Steward
+from tests.service.slurm.cluster import PAUSE
+
+POOL = "hpc"
 Document = dict[str, Any]
 
 
@@ -26,3 +32,52 @@ def script(job_id: str, text: str, **task: object) -> Document:
         "Tasks": [one],
     }
     return {"ID": job_id, "Type": "batch", "NodePool": POOL, "TaskGroups": [group]}
+
+
+class Task:
+    """A task that writes a line when it begins, waits for a sign, and writes one when it ends."""
+
+    def __init__(self, directory: Path) -> None:
+        self._lines, self._sign = directory / "lines", directory / "go"
+        wait = f"until [ -e {self._sign} ]; do sleep 0.1; done"
+        self.text = (
+            f"echo began >>{self._lines}; echo 1; {wait}; echo ended >>{self._lines}; echo 2"
+        )
+
+    def go(self) -> None:
+        """Give the sign."""
+        self._sign.touch()
+
+    def lines(self) -> list[str]:
+        """Return what it has written."""
+        return self._lines.read_text().splitlines() if self._lines.exists() else []
+
+    async def until(self, *lines: str) -> None:
+        """Return when it has written just that: it has no way to tell us of it."""
+        with trio.fail_after(HAPPENS_WITHIN):
+            while self.lines() != list(lines):  # noqa: ASYNC110  # a file has no event
+                await trio.sleep(PAUSE)
+
+
+async def submitted(steward: Steward, job: Any) -> str:
+    """Register a job, and return its one allocation when the cluster has taken it."""
+    await steward.register(job)
+    found = await steward.until(f"/v1/job/{job['ID']}/allocations", was_submitted)
+    return str(found[0]["ID"])
+
+
+def was_submitted(allocations: Any) -> bool:
+    states = [one["TaskStates"] or {} for one in allocations]
+    return any(
+        "was submitted" in event["DisplayMessage"]
+        for state in states
+        for event in state.get("main", {"Events": []})["Events"]
+    )
+
+
+async def completed(steward: Steward, job_id: str, alloc_id: str, task: Task) -> None:
+    """Assert that the one allocation of a job completes, and ran once, with all it printed."""
+    (found,) = await steward.allocations(job_id, "complete", "failed", "lost")
+    assert (found["ClientStatus"], found["ID"]) == ("complete", alloc_id), found
+    assert task.lines() == ["began", "ended"]
+    assert await steward.log_of(alloc_id, "main") == "1\n2\n"

@@ -55,7 +55,8 @@ def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [("91:0", "claimed"), ("92:0", "directory"), ("90:0", "wrapper_url")]
+    ("code", "said"),
+    [("91:0", "claimed"), ("92:0", "directory"), ("90:0", "wrapper_url"), ("93:0", "curl")],
 )
 def test_the_wrappers_own_ends_are_told_in_plain_words(code: str, said: str) -> None:
     found = end_of(shown("FAILED", code), NAME)

@@ -7,6 +7,7 @@ row fail, the cluster counts as unreachable: nothing is concluded from what it d
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import resources
 from typing import Protocol
 
@@ -84,8 +85,15 @@ class Cluster:
         async with self._submitting:
             return await self.tools.run("sbatch", *words, stdin=script, env=env)
 
-    async def signal(self, job_id: str) -> None:
-        """Cancel a job now. Raises `ToolFailed`."""
+    async def cancel_now(self, job_id: str) -> None:
+        """Cancel a job at once if the cluster answers, else as soon as it does."""
+        self.cancel(job_id)
+        if job_id:
+            with suppress(ToolFailed):
+                await self._cancel(job_id)
+                self._unwanted.discard(job_id)
+
+    async def _cancel(self, job_id: str) -> None:
         async with self._turn:
             await self.tools.run("scancel", job_id)
 
@@ -155,7 +163,7 @@ class Cluster:
         jobs, self._unwanted = self._unwanted, set()
         for job_id in sorted(jobs):
             try:
-                await self.signal(job_id)
+                await self._cancel(job_id)
             except ToolFailed as error:
                 self.trouble = str(error)
                 if error.unsure or states.says_nothing(str(error)):

@@ -35,6 +35,8 @@ _WHY = {
     "time": "it ran for as long as it may",
     "bundle": "what it was to bring along could not be unpacked on its host",
     "missing": "its command was not found on its host",
+    "cluster": "the cluster ended it: somebody cancelled it there, it had to make room, or its time "
+    "limit there has passed",
     "void": "nobody wanted it any more",
 }
 
@@ -97,7 +99,7 @@ class Desk:
         self._check(row, nonce)
         run = self._find(row)
         token, hashed = self._claims(row)
-        path = Path(f"{run.attempt.directory}/.bundle.{row.task}.{row.number}")
+        path = self._bundle(run)
         home = bundle.home_of(run.cluster.pool.directory, run.attempt)
         ends = {f"{kind}_base": run.intakes[kind].end() for kind in run.intakes}
         async with self._packing:
@@ -118,6 +120,10 @@ class Desk:
         run.claimed(await self._store.write(write))
         return path
 
+    def _bundle(self, run: Run) -> Path:
+        """Return a new name for a file: another bundle of the same attempt may still be sent."""
+        return Path(f"{run.attempt.directory}/.bundle.{run.row.task}.{self._fresh()[:16]}")
+
     def _check(self, row: ClusterRun, nonce: str) -> None:
         if row.status in {RunStatus.ENDED, RunStatus.VOID}:
             raise TurnedAway(410, "nobody wants this attempt any more")
@@ -127,7 +133,7 @@ class Desk:
     async def files(self, secret: str) -> Path:
         """Return a file with the files of an attempt as they are now."""
         run = self._running(secret)
-        path = Path(f"{run.attempt.directory}/.bundle.{run.row.task}.{run.row.number}")
+        path = self._bundle(run)
         async with self._packing:
             await trio.to_thread.run_sync(bundle.pack_files, str(path), run.attempt)
         return path

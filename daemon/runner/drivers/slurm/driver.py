@@ -26,10 +26,11 @@ from daemon.runner.env import Directories
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM
+from storage.store import unless_full
 from storage.writer import Transaction
 
 _SH = "/bin/sh"
-_INSIDE = '. "$0/.steward/session"'  # which becomes the command
+_INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # which becomes the command
 _TERMINAL = "xterm"
 
 
@@ -90,7 +91,11 @@ class SlurmDriver:
         del handle  # the name says it all
         key = attempt.alloc_id, attempt.task, attempt.number
         row = self._cluster.store.read(lambda db: cluster_runs.find(db, *key))
-        return self._desk.run(self._cluster, attempt, row) if row is not None else None
+        if row is None:
+            return None
+        run = self._desk.run(self._cluster, attempt, row)
+        run.adopted()
+        return run
 
     async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
         """Run a command as a step of the attempt's job."""
@@ -125,10 +130,13 @@ class SlurmDriver:
         rows = self._cluster.store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
         if not rows:
             return
-        await self._cluster.store.write(write)
-        self._cluster.cancel(*(row.job_id for row in rows if row.status != RunStatus.ENDED))
+        async with unless_full(f"that nobody claims what is left of allocation {alloc_id}"):
+            await self._cluster.store.write(write)
         for run in self._desk.of_allocation(alloc_id):
             run.reread()
+        for row in rows:
+            if row.status != RunStatus.ENDED and row.pool == self._cluster.name:
+                await self._cluster.cancel_now(row.job_id)
 
 
 def drivers_of(cluster: Cluster, desk: Desk) -> dict[str, SlurmDriver]:

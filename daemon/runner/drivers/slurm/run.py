@@ -109,8 +109,17 @@ class Run:
             else:
                 await self._next()
         if self.row.status == RunStatus.RUNNING:
-            tell(f"job {self.row.job_id} runs on {self.row.host or 'a host'}")
+            tell(self._place)
         return self.row.claimed_at or None
+
+    @property
+    def _place(self) -> str:
+        return f"job {self.row.job_id} runs on {self.row.host or 'a host'}"
+
+    def adopted(self) -> None:
+        """Go on with what an earlier daemon has told of."""
+        if self.row.status == RunStatus.RUNNING:
+            self._said = self._place
 
     def _tell(self, text: str) -> None:
         """Say where it stands, unless that was said last."""
@@ -180,7 +189,7 @@ class Run:
             directory=home_of(pool.directory, attempt),
             ca=self.cluster.ca,
         )
-        words = submission.words(attempt, self.row, pool, env, is_root=is_root)
+        words = submission.words(attempt, self.row, pool, is_root=is_root)
         try:
             job_id = submission.job_number(await self.cluster.submit(words, env))
         except ToolFailed as error:

@@ -13,7 +13,7 @@ FORMAT = "%i|%T|%r|%N|%k"
 _FIELDS = 5
 
 # Statuses with which the wrapper ends that has brought no task there.
-UNHEARD, NOT_OURS, NO_DIRECTORY = 90, 91, 92
+UNHEARD, NOT_OURS, NO_DIRECTORY, NO_PROGRAMS = 90, 91, 92, 93
 
 _ACTIVE = frozenset(
     {
@@ -159,6 +159,7 @@ _OURS = {
     NOT_OURS: "what the cluster started was not let in: the attempt was claimed by another copy",
     NO_DIRECTORY: "its directory could not be made on the host: something is there already, or the "
     "pool's directory is not writable",
+    NO_PROGRAMS: "its host has no curl or no tar: install them there",
 }
 
 

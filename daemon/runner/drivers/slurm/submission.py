@@ -5,13 +5,13 @@ The table is that of the facts (Slurm, section 4). No secret stands in a word: w
 
 import math
 import re
-from collections.abc import Mapping
 
 from daemon.runner.drivers.driver import Attempt
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
+PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
 GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the usual priority of a job
@@ -33,10 +33,8 @@ def minutes(longest: int) -> int:
     return math.ceil(longest / _MINUTE) + 1
 
 
-def words(
-    attempt: Attempt, run: ClusterRun, pool: Pool, environment: Mapping[str, str], *, is_root: bool
-) -> list[str]:
-    """Return the words of `sbatch`; of the environment only the names."""
+def words(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
+    """Return the words of `sbatch`."""
     said = [
         "--parsable",
         "--no-requeue",
@@ -51,7 +49,7 @@ def words(
         "--input=/dev/null",
         "--output=/dev/null",
         "--error=/dev/null",
-        f"--export={','.join(environment)}",
+        "--export=ALL",  # of a closed environment; names alone would cost a login shell on the host
     ]
     if attempt.disk_mb > _USUAL_DISK:
         said.append(f"--tmp={attempt.disk_mb}")
@@ -74,6 +72,7 @@ def words(
 def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:
     """Return what the wrapper gets: who it is, whom to ask, and where the task is to live."""
     given = {
+        "PATH": PATH,
         "STEWARD_CLAIM": claim,
         "STEWARD_URL": url,
         "STEWARD_DIR": directory,

@@ -67,15 +67,18 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
                 f"{program} is not in {self.path}: install the cluster's client programs"
             )
         with trio.move_on_after(self.seconds):
-            done = await trio.run_process(
-                [path, *words],
-                stdin=stdin,
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-                env={**self.environment(), **(env or {})},
-                start_new_session=True,
-            )
+            try:
+                done = await trio.run_process(
+                    [path, *words],
+                    stdin=stdin,
+                    capture_stdout=True,
+                    capture_stderr=True,
+                    check=False,
+                    env={**self.environment(), **(env or {})},
+                    start_new_session=True,
+                )
+            except OSError as error:  # of what this machine lacks at the moment
+                raise ToolFailed(f"{program} cannot be started: {error}", unsure=True) from error
             return _said(program, done)
         raise ToolFailed(f"{program} did not answer within {self.seconds:g} s", unsure=True)
 

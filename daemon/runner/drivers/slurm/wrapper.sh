@@ -6,10 +6,17 @@
 # It claims the attempt, gets a bundle with everything the task needs, once, runs the task in a
 # directory of its own, sends what the task prints, obeys orders, and says how the task ended.
 # It ends as the task did, so that the cluster knows, too; before there was one, with
-#   90 nobody answered   91 the attempt is somebody else's   92 the directory cannot be had
+#   90 nobody answered                     91 the attempt is somebody else's
+#   92 the directory cannot be had         93 this host has no curl or no tar
 set -u
 umask 077
 export PATH="${PATH:-/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin}"
+user=$(id -un)
+export USER="${USER:-$user}" LOGNAME="${LOGNAME:-$user}"
+[ -n "${HOME:-}" ] || eval "export HOME=~$user"
+unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its settings lie where they lie here
+[ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
+command -v curl >/dev/null && command -v tar >/dev/null || exit 93
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
 grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there
 spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
@@ -41,7 +48,8 @@ if ! mkdir -m 700 "$dir" 2>/dev/null; then
 fi
 cd "$dir" && mkdir .steward && echo $$ >.steward/pid || exit 92
 trap 'cd /; rm -rf "$dir"' EXIT
-trap : HUP INT QUIT TERM # the cluster signals the task as well; this waits for its end
+trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
+trap 'echo cluster >.steward/why' TERM
 if [ -n "$ca" ]; then
     printf '%s\n' "$ca" >.steward/ca
     ca=$dir/.steward/ca
@@ -80,7 +88,9 @@ ship() {
         over= whole=
         [ -e ".steward/$1.end" ] && over=1
         [ -e ".steward/$1.$((n + 1))" ] && whole=1
-        tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 524288 >".steward/$1.part"
+        : >".steward/$1.part"
+        [ ! -s ".steward/$1.$n" ] ||
+            tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
         if [ -s ".steward/$1.part" ]; then
             ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
                 -H 'Content-Type: application/octet-stream'
@@ -103,7 +113,7 @@ ship() {
             return
         else
             sleep "$pause"
-            case $pause in 0.1) pause=0.3 ;; *) pause=1 ;; esac
+            case $pause in 0.1) pause=0.2 ;; 0.2) pause=0.4 ;; *) pause=0.8 ;; esac
         fi
     done
 }
@@ -130,10 +140,10 @@ stop() {
 
 # obey: ask for orders for ever; the question also says that all is well here.
 obey() {
-    seen=0
+    seen=0 user=0 system=0 pages=0
+    sleep 0.3 # most short tasks are over by then, and cost a call less
     until read -r main 2>/dev/null <.steward/main; do sleep 0.1; done
     while :; do
-        look 2>/dev/null
         ask 45 "orders?seen=$seen&user=$user&system=$system&pages=$pages" .steward/orders
         case $status in
         200)
@@ -153,6 +163,7 @@ obey() {
             ;;
         *) sleep 2 ;;
         esac
+        look 2>/dev/null
     done
 }
 
@@ -190,9 +201,9 @@ if [ -z "$why" ]; then
     read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
     read -r why 2>/dev/null <.steward/why || why=
     if [ "$logs" = 1 ]; then
-        for _ in 1 2 3 4 5 6 7 8 9 10; do
+        for pause in 0.02 0.04 0.1 0.2 0.2 0.4 0.4 0.6; do
             [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
-            sleep 0.2 # somebody it has started may have its output still open
+            sleep "$pause" # somebody it has started may have its output still open
         done
         kill $keepers 2>/dev/null
         : >.steward/stdout.end

@@ -1,0 +1,115 @@
+"""A node that is a partition of a made-up cluster, with the listener for what runs there."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from daemon.acl.task_tokens import TaskTokens
+from daemon.acl.tokens import open_tokens
+from daemon.api import wrapper
+from daemon.clock import SystemClock
+from daemon.config import Config
+from daemon.runner.drivers.slurm.engine import Engine, open_engine
+from daemon.runner.node import open_runner
+from daemon.variables.tasks import TaskVariables
+from daemon.web.connections import Listeners, open_wrapper_listeners
+from daemon.web.server import in_public, open_web
+from storage.queries import cluster_runs, nodes
+from storage.records.cluster_run import ClusterRun
+from storage.records.pool import SLURM, Pool
+from storage.store import Store
+from tests.fakes.slurm.world import FakeSlurm
+from tests.parts.api.asking import parts_of
+from tests.parts.runner.world import SEAL, Signer, World, unique_ids
+
+POOL = "hpc"
+
+
+class PoolWorld(World):
+    """The store, the runner and the cluster; allocations are placed in the pool."""
+
+    slurm: FakeSlurm
+    engine: Engine
+    client: httpx.AsyncClient  # as from a host
+
+    def rows(self, alloc_id: str) -> list[ClusterRun]:
+        """Return what the store has of the attempts of an allocation."""
+        return self.store.read(lambda db: cluster_runs.of_allocation(db, alloc_id))
+
+    def said(self, alloc_id: str) -> list[str]:
+        """Return what the cluster was heard to say of the task."""
+        return [text for kind, text in self.told(alloc_id) if kind == "Cluster"]
+
+    async def until_running(self, alloc_id: str) -> None:
+        await self.until_status(alloc_id, "running")
+
+    async def ask(self, method: str, path: str, secret: str = "", **options: Any) -> httpx.Response:
+        """Ask as a wrapper does."""
+        headers = {"Connection": "close"}  # as those do who ask once
+        if secret:
+            headers["Authorization"] = f"Bearer {secret}"
+        return await self.client.request(method, path, headers=headers, **options)
+
+
+def settings(directory: Path, **pool: Any) -> Config:
+    """Return the settings of a daemon with one pool, whose hosts have a directory below another."""
+    hosts = directory / "hosts"
+    hosts.mkdir(exist_ok=True)
+    given = Pool(engine=SLURM, partition="main", directory=str(hosts), **pool)
+    return Config(data_dir=directory, node_name="node-1", wrapper_port=0, pools={POOL: given})
+
+
+@contextmanager
+def listening(config: Config) -> Iterator[tuple[Config, Listeners]]:
+    """Listen to wrappers, at a port that stays the same for whoever gets these settings."""
+    with open_wrapper_listeners(config) as listeners:
+        yield msgspec.structs.replace(config, wrapper_port=listeners.port), listeners
+
+
+@asynccontextmanager
+async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIterator[PoolWorld]:
+    """Open a runner with a pool on a store; another on the same follows a daemon that was killed."""
+    clock = SystemClock()
+    with listening(config) as (config, listeners):  # with the port
+        async with (
+            open_tokens(store, clock, SEAL, asks=True) as tokens,
+            open_engine(
+                store,
+                clock,
+                config,
+                port=listeners.port,
+                fresh=partial(secrets.token_hex, 32),
+                path=slurm.path,
+            ) as engine,
+            open_runner(
+                store,
+                clock,
+                config,
+                unique_ids(),
+                Signer(),
+                TaskVariables(store, SEAL, asks=True),
+                TaskTokens(store, tokens, clock),
+                environment={"PATH": slurm.path},
+                pool_drivers=engine.drivers,
+            ) as runner,
+        ):
+            parts = msgspec.structs.replace(
+                in_public(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
+            )
+            async with open_web(parts, wrapper.routes(), (), listeners.places, most=wrapper.MOST):
+                world = PoolWorld(store, runner, config, tokens)
+                world.slurm, world.engine = slurm, engine
+                url = f"http://127.0.0.1:{listeners.port}"
+                every = store.read(nodes.every)
+                world.node_id = next(one.id for one in every if one.node_pool == POOL)
+                async with httpx.AsyncClient(base_url=url, trust_env=False) as world.client:
+                    try:
+                        yield world
+                    finally:
+                        engine.desk.close()

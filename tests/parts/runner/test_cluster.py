@@ -1,0 +1,215 @@
+"""Tasks as jobs of a cluster: what happens to them, and what their allocation shows of it."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.records.base import SECOND
+from storage.records.cluster_run import RunStatus
+from storage.records.task import LogConfig, Template
+from storage.store import Store
+from tests.fakes.slurm.world import FakeSlurm, fake_slurm
+from tests.parts.runner.pool import PoolWorld, open_pool, settings
+from tests.parts.runner.world import Pipe, batch, script, state_of
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[FakeSlurm]:
+    with fake_slurm(tmp_path / "slurm") as world:
+        yield world
+
+
+@pytest.fixture
+async def world(store: Store, slurm: FakeSlurm, tmp_path: Path) -> AsyncIterator[PoolWorld]:
+    async with open_pool(store, slurm, settings(tmp_path)) as opened:
+        yield opened
+
+
+async def test_a_task_runs_on_a_host_and_tells_how_it_ended(world: PoolWorld) -> None:
+    done = await world.place(batch(script("echo out; echo err >&2; exit 3")))
+    found = await world.until_done(done)
+    assert found.client_status == "failed"
+    assert world.output(done) == "out\n"
+    assert world.output(done, kind="stderr") == "err\n"
+    assert world.types(done)[-3:] == ["Started", "Terminated", "Not Restarting"]
+    assert world.told(done)[-2][1] == "Exit Code: 3"
+    (job,) = world.slurm.jobs(f"alloc-{done}")
+    assert job["comment"] == f"{done}/main/0"
+    assert any("was submitted to partition main" in text for text in world.said(done))
+    assert any(text.endswith(("runs on node1", "runs on node2")) for text in world.said(done))
+
+
+async def test_a_task_finds_what_it_was_given(world: PoolWorld) -> None:
+    text = 'cat "$NOMAD_TASK_DIR/x"; echo "$A|$NOMAD_ALLOC_ID|${STEWARD_CLAIM-none}"; pwd; umask'
+    template = Template(embedded_tmpl="rendered\n", dest_path="local/x", change_mode="noop")
+    task = script(text, env={"A": 'it\'s "1"\n2'}, templates=[template])
+    done = await world.place(batch(task))
+    await world.until_done(done)
+    home = world.config.pools["hpc"].directory + f"/steward-{done}-main"
+    assert world.output(done) == f'rendered\nit\'s "1"\n2|{done}|none\n{home}/main\n0022\n'
+    while await trio.Path(home).exists():  # noqa: ASYNC110  # nobody tells
+        await trio.sleep(0.005)
+
+
+async def test_a_signal_that_ends_it_is_told(world: PoolWorld) -> None:
+    done = await world.place(batch(script("kill -s KILL $$")))
+    await world.until_done(done)
+    assert world.told(done)[-2][1] == "Exit Code: 137, Signal: 9"
+
+
+async def test_a_command_that_is_not_there_is_named(world: PoolWorld) -> None:
+    done = await world.place(batch(script("", config={"command": "not-there"})))
+    await world.until_done(done)
+    assert "its command was not found on its host" in world.told(done)[-2][1]
+
+
+async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
+    text = "trap 'echo told; exit 7' INT; echo begun; while :; do sleep 0.05; done"
+    one = await world.place(batch(script(text, kill_timeout=60 * SECOND)))
+    await world.until_printed(one, "begun")
+    await world.stop(one)
+    await world.until_done(one)
+    assert world.output(one) == "begun\ntold\n"
+    assert ("Terminated", "Exit Code: 7") in world.told(one)
+
+
+async def test_who_does_not_heed_its_stop_is_killed_with_all_it_has_started(
+    world: PoolWorld,
+) -> None:
+    text = "trap '' INT; echo begun; while :; do sleep 0.05; done"
+    one = await world.place(batch(script(text)))
+    await world.until_printed(one, "begun")
+    await world.stop(one)
+    await world.until_done(one)
+    assert ("Terminated", "Exit Code: 137, Signal: 9") in world.told(one)
+
+
+async def test_signals_reach_it(world: PoolWorld) -> None:
+    text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
+    one = await world.place(batch(script(text)))
+    await world.until_printed(one, "begun")
+    world.runner.signal(one, "main", "SIGUSR1")
+    found = await world.until_done(one)
+    assert found.client_status == "complete"
+    assert world.output(one) == "begun\nusr\n"
+
+
+async def test_what_waits_is_pending_and_says_why_and_can_be_stopped(world: PoolWorld) -> None:
+    for node in ("node1", "node2"):
+        world.slurm.drain(node, "for a test")
+    one = await world.place(batch(script("echo never")))
+    await world.until(one, lambda found: any("waits" in text for text in world.said(one)))
+    found = world.find(one)
+    assert (found.client_status, state_of(found).state) == ("pending", "pending")
+    assert world.rows(one)[0].status == RunStatus.WAITING
+    await world.stop(one)
+    await world.until_done(one)
+    assert "Started" not in world.types(one)
+    assert [row.status for row in world.rows(one)] in ([RunStatus.VOID], [])
+
+
+async def test_a_daemon_after_another_finds_what_runs(
+    store: Store, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    text = f"echo one; read -r line <{pipe.path}; echo two; exit 4"
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        one = await world.place(batch(script(text)))
+        await world.until_printed(one, "one")
+        config = world.config
+    async with open_pool(store, slurm, config) as world:
+        with pipe.path.open("w") as opened:
+            opened.write("go on\n")
+        await world.until_done(one)
+        assert world.output(one) == "one\ntwo\n"
+        assert world.types(one).count("Started") == 1
+        assert world.told(one)[-2][1] == "Exit Code: 4"
+    assert len(slurm.jobs()) == 1
+    pipe.close()
+
+
+async def test_a_daemon_after_another_finds_what_waits(
+    store: Store, slurm: FakeSlurm, tmp_path: Path
+) -> None:
+    for node in ("node1", "node2"):
+        slurm.drain(node, "for a test")
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        one = await world.place(batch(script("echo ran")))
+        await world.until(one, lambda _: any("waits" in text for text in world.said(one)))
+        config = world.config
+    slurm.resume("node1")
+    async with open_pool(store, slurm, config) as world:
+        found = await world.until_done(one)
+        assert found.client_status == "complete"
+        assert world.output(one) == "ran\n"
+        assert world.types(one).count("Task Setup") == 1
+    assert len(slurm.jobs()) == 1
+
+
+async def test_what_was_submitted_and_forgotten_is_submitted_again(
+    world: PoolWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.1)
+    world.slurm.crash_after_submission("forgotten")
+    one = await world.place(batch(script("echo ran")))
+    found = await world.until_done(one)
+    assert found.client_status == "complete"
+    assert world.output(one) == "ran\n"
+
+
+async def test_what_was_taken_without_an_answer_is_not_submitted_again(world: PoolWorld) -> None:
+    world.slurm.crash_after_submission("unsure")
+    one = await world.place(batch(script("echo ran")))
+    await world.until_done(one)
+    assert world.output(one) == "ran\n"
+    assert len(world.slurm.jobs(f"alloc-{one}")) == 1
+
+
+async def test_what_is_launched_twice_runs_once(world: PoolWorld, tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    text = f"echo begun; read -r line <{pipe.path}; echo done"
+    one = await world.place(batch(script(text)))
+    await world.until_printed(one, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{one}")
+    world.slurm.launch_again(job["id"])
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    found = await world.until_done(one)
+    assert found.client_status == "complete"
+    assert world.output(one) == "begun\ndone\n"
+    pipe.close()
+
+
+async def test_a_job_that_the_cluster_forgot_goes_on(world: PoolWorld, tmp_path: Path) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    one = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}; exit 5")))
+    await world.until_printed(one, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{one}")
+    world.slurm.forget(job["id"])
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    await world.until_done(one)
+    assert ("Terminated", "Exit Code: 5") in world.told(one)
+    pipe.close()
+
+
+async def test_a_task_without_logs_keeps_none(world: PoolWorld) -> None:
+    task = script("echo nobody reads this", log_config=LogConfig(disabled=True))
+    one = await world.place(batch(task))
+    found = await world.until_done(one)
+    assert found.client_status == "complete"
+    assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
+
+
+async def test_a_secret_of_ours_stands_in_no_word_and_no_script(world: PoolWorld) -> None:
+    one = await world.place(batch(script("exit 0")))
+    await world.until_done(one)
+    row = world.rows(one)[0]
+    (job,) = world.slurm.jobs(f"alloc-{one}")
+    calls = str(world.slurm.known()["calls"])
+    secret = f"{one}.0."
+    assert row.claim_hash
+    assert secret not in calls
+    assert secret not in job["script"]

@@ -1,0 +1,101 @@
+"""What dies on the way: the controller, a node's daemon, our own. Nothing is lost, and nothing runs twice."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.service.daemon import Steward
+from tests.service.slurm.cluster import NODES, Cluster
+from tests.service.slurm.jobs import Task, completed, script, submitted
+
+
+@pytest.fixture(autouse=True)
+def _whole(cluster: Cluster) -> Iterator[None]:
+    """Leave the cluster as it was: everything runs, and hosts take jobs."""
+    yield
+    cluster.mend()
+
+
+async def test_a_controller_that_is_killed_after_a_submission_loses_nothing(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    alloc_id = await submitted(steward, script("accepted", task.text))
+    cluster.end("slurmctld", signal.SIGKILL)
+    cluster.start_controller()
+    task.go()
+    await completed(steward, "accepted", alloc_id, task)
+
+
+async def test_a_controller_that_is_killed_while_a_task_runs_does_not_run_it_twice(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    alloc_id = await submitted(steward, script("running", task.text))
+    await task.until("began")
+    cluster.end("slurmctld", signal.SIGKILL)
+    cluster.start_controller()
+    task.go()
+    await completed(steward, "running", alloc_id, task)
+
+
+async def test_a_task_outlives_the_daemon_of_its_node(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    alloc_id = await submitted(steward, script("node", task.text))
+    await task.until("began")
+    for node in NODES:
+        cluster.end(node, signal.SIGKILL)
+    task.go()
+    await completed(steward, "node", alloc_id, task)
+
+
+async def test_our_daemon_is_killed_as_soon_as_it_has_a_job(steward: Steward, task: Task) -> None:
+    await steward.register(script("registered", task.text))
+    await steward.kill_and_restart()
+    task.go()
+    (found,) = await steward.allocations("registered", "complete", "failed", "lost")
+    await completed(steward, "registered", found["ID"], task)
+
+
+async def test_our_daemon_is_killed_while_a_job_waits(
+    steward: Steward, cluster: Cluster, task: Task
+) -> None:
+    cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
+    alloc_id = await submitted(steward, script("waiting", task.text))
+    await steward.kill_and_restart()
+    cluster.run("scontrol", "update", "nodename=node[1-2]", "state=resume")
+    task.go()
+    await completed(steward, "waiting", alloc_id, task)
+
+
+async def test_our_daemon_is_killed_while_a_task_runs(steward: Steward, task: Task) -> None:
+    alloc_id = await submitted(steward, script("runs", task.text))
+    await task.until("began")
+    await steward.kill_and_restart()
+    task.go()
+    await completed(steward, "runs", alloc_id, task)
+
+
+async def test_a_task_that_ends_while_our_daemon_is_away_is_heard(
+    steward: Steward, task: Task
+) -> None:
+    alloc_id = await submitted(steward, script("ends", task.text))
+    await task.until("began")
+    await steward.kill()
+    task.go()
+    await task.until("began", "ended")
+    await steward.start()
+    await completed(steward, "ends", alloc_id, task)
+
+
+async def test_everything_dies_at_once(steward: Steward, cluster: Cluster, task: Task) -> None:
+    alloc_id = await submitted(steward, script("all", task.text))
+    await task.until("began")
+    await steward.kill()
+    for name in ("slurmctld", *NODES):
+        cluster.end(name, signal.SIGKILL)
+    task.go()
+    await task.until("began", "ended")
+    cluster.mend()
+    await steward.start()
+    await completed(steward, "all", alloc_id, task)
