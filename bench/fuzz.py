@@ -1,77 +1,206 @@
-"""Fuzz the whole API: strange requests by the thousand, none of which may hurt.
+"""Strange inputs by the hundred thousand to all that reads what others write; none of them may hurt.
 
-    python -m bench.fuzz [--requests 50000] [--seed 1]
+    python -m bench.fuzz [--inputs 1000000] [--seed 1] [TARGET]...
 
-Prints what was wrong with an answer, tracebacks in the log, rules of the store that are broken, and
-by how much the daemon has grown. The exit status is 1 when anything is wrong.
+Shares the inputs among the targets of `tests/fuzz`: texts that are read in this process, and requests
+and conversations with a daemon that is started for them. Prints for each what it answered wrongly, how
+long the slowest input took, and what memory it took and kept. The exit status is 1 for any finding.
 """
 
 import argparse
+import gc
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+from bench.idle import spent
 from storage.check import check
 from tests.fuzz.attack import Attack
+from tests.fuzz.frames import conversations
 from tests.fuzz.requests import Asked
 from tests.fuzz.secrets_side import any_requests
+from tests.fuzz.targets import TARGETS
 from tests.service.daemon import environment
 
+API, SOCKETS = "requests", "WebSockets"
+SHARES = {  # of a thousand
+    API: 60,
+    SOCKETS: 15,
+    "job files": 200,
+    "job files of version 1": 55,
+    "values of variables": 50,
+    "forms of job files": 50,
+    "jobs": 100,
+    "filters": 100,
+    "rules of job policies": 60,
+    "cron": 100,
+    "tokens of a directory": 60,
+    "tokens of our own": 40,
+    "settings in a file": 50,
+    "settings in variables": 10,
+    "policies": 30,
+    "templates": 20,
+}
 PARTS = 10
-GROWTH = 20  # MiB that the daemon may grow in the second half: what is kept is bounded by then
+GROWTH = 20  # MiB that may be kept in the second half: what is kept is bounded by then
+SHOWN = 20  # findings of a target
+
+
+class Found(NamedTuple):
+    """What came of the inputs of a target."""
+
+    inputs: int
+    faults: list[str]
+    seconds: float  # of processor
+    slowest_ms: float
+    largest_mib: float | None  # by which the most memory ever used rose with one input
+    kept_mib: float
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=50_000)
+    parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("targets", nargs="*", choices=[[], *SHARES], metavar="TARGET")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="steward-fuzz-") as name:
-        return run(Path(name), options.requests, options.seed)
+    print(
+        f"{'':24}{'inputs':>9}{'findings':>10}{'cpu s':>8}{'slowest ms':>12}{'most MiB':>10}{'kept':>7}"
+    )
+    found = 0
+    for name in options.targets or SHARES:
+        one = fuzz(name, options.inputs * SHARES[name] // 1000, options.seed)
+        most = "" if one.largest_mib is None else f"{one.largest_mib:.1f}"
+        print(
+            f"{name:24}{one.inputs:9}{len(one.faults):10}{one.seconds:8.0f}{one.slowest_ms:12.0f}"
+            f"{most:>10}{one.kept_mib:7.1f}",
+            flush=True,
+        )
+        for fault in one.faults[:SHOWN]:
+            print(fault)
+        found += len(one.faults)
+    return 1 if found else 0
 
 
-def run(directory: Path, count: int, number: int) -> int:
-    log = directory / "log"
-    with log.open("wb") as file:
+def fuzz(name: str, count: int, number: int) -> Found:
+    if name in TARGETS:
+        return texts(name, count, number)
+    with tempfile.TemporaryDirectory(prefix="steward-fuzz-") as directory:
+        return daemon(requests if name == API else talks, Path(directory), count, number)
+
+
+# ---- texts ----------------------------------------------------------------------------------------
+
+
+def texts(name: str, count: int, number: int) -> Found:
+    """Have texts read in this process; a kind of fault is told once."""
+    target, faults = TARGETS[name], dict[str, str]()
+    for text in target.texts(number + 1, 1000):  # what is imported, made or kept for all
+        attempt(target.look, text)
+    slowest = largest = middle = 0.0
+    begun, most = time.process_time(), peak()
+    for at, text in enumerate(target.texts(number, count)):
+        started = time.process_time()
+        if fault := attempt(target.look, text):
+            faults.setdefault(fault, f"{fault}\n    of {text!r}")
+        slowest = max(slowest, time.process_time() - started)
+        largest, most = max(largest, peak() - most), peak()
+        if at == count // 2:
+            middle = resident()
+    took = time.process_time() - begun
+    kept = resident() - middle
+    found = [*faults.values(), *[f"keeps {kept:.0f} MiB"] * (kept > GROWTH)]
+    return Found(count, found, took, 1000 * slowest, largest, kept)
+
+
+def attempt(look: Callable[[str], bool], text: str) -> str:
+    """Return what went wrong with a text, and where."""
+    try:
+        look(text)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} at {place.filename}:{place.lineno}: {error}"[:200]
+    return ""
+
+
+def peak() -> float:
+    """Return the most memory that this process has ever had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def resident(pid: int | str = "self") -> float:
+    """Return the memory of a process in MiB, without what only waits to be collected here."""
+    gc.collect()
+    status = Path(f"/proc/{pid}/status")
+    for line in status.read_text().splitlines() if status.exists() else ():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    return 0
+
+
+# ---- a daemon -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "daemon", "agent", "--dev", "--dev-cloud", "--port", "0"),
                 *("--data-dir", str(directory / "data")),
             ],
             stdout=subprocess.PIPE,
-            stderr=file,
+            stderr=log,
             env=environment(STEWARD_DEV_CLOUD_PORT="0"),
         )
-    assert process.stdout is not None
-    address = process.stdout.readline().decode().rpartition(" ")[2].strip()
-    faults, sizes, started = [], [], time.monotonic()
-    for part in range(PARTS):
-        faults += attack(address, count // PARTS, number * PARTS + part)
-        sizes.append(resident(process.pid))
-    took, grown = time.monotonic() - started, sizes[-1] - sizes[PARTS // 2]
-    process.send_signal(signal.SIGTERM)
-    status = process.wait(20)
-    text = log.read_text()
-    faults += [f"ended with {status}"] * (status != 0)
-    faults += [line for line in text.splitlines() if "Traceback" in line or "ERROR" in line][:20]
-    faults += check(directory / "data")
-    faults += [f"grew by {grown} MiB"] * (grown > GROWTH)
-    print(f"requests {count}  seconds {took:.0f}  faults {len(faults)}  resident_mib {sizes}")
-    for fault in faults[:50]:
-        print(fault)
-    if faults:
-        print(text[-5000:])
-    return 1 if faults else 0
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().decode().rpartition(" ")[2].strip()
+        finally:
+            process.kill()
+            process.wait()
 
 
-def attack(address: str, count: int, number: int) -> list[str]:
-    """Send requests; return what was wrong, each kind of it once."""
-    target, faults = Attack(address), {}
+Part = Callable[[Attack, int, int, dict[str, str]], float]
+
+
+def daemon(part: Part, directory: Path, count: int, number: int) -> Found:
+    """Send a daemon what `part` sends, in parts, and look at what it has become after each."""
+    faults, sizes, slowest = dict[str, str](), [], 0.0
+    with running(directory) as (process, address):
+        target = Attack(address)
+        for at in range(PARTS):
+            slowest = max(slowest, part(target, count // PARTS, number * PARTS + at, faults))
+            sizes.append(resident(process.pid))
+        took = spent(process.pid)
+        target.end()
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(60)
+    text = (directory / "log").read_text()
+    kept = sizes[-1] - sizes[PARTS // 2]
+    found = [
+        *faults.values(),
+        *[f"ended with {status}"] * (status != 0),
+        *[line for line in text.splitlines() if "Traceback" in line or " ERROR " in line][:SHOWN],
+        *check(directory / "data"),
+        *[f"keeps {kept:.0f} MiB"] * (kept > GROWTH),
+    ]
+    return Found(count, found, took, 1000 * slowest, None, kept)
+
+
+def requests(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
+    """Send requests; return how long the slowest took."""
+    slowest = 0.0
 
     @seed(number)
     @settings(
@@ -83,21 +212,28 @@ def attack(address: str, count: int, number: int) -> list[str]:
     )
     @given(asked=any_requests())
     def each(asked: Asked) -> None:
-        if fault := target.fault(asked):
-            faults.setdefault(fault[:80], f"{fault}\n    after {asked}")
+        nonlocal slowest
+        slowest = max(slowest, timed(partial(target.fault, asked), f"{asked}", faults))
 
     each()
-    target.close()
-    return list(faults.values())
+    return slowest
 
 
-def resident(pid: int) -> int:
-    """Return the memory of a process in MiB."""
-    status = Path(f"/proc/{pid}/status")
-    for line in status.read_text().splitlines() if status.exists() else ():
-        if line.startswith("VmRSS"):
-            return int(line.split()[1]) // 1024
-    return 0
+def talks(target: Attack, count: int, number: int, faults: dict[str, str]) -> float:
+    """Hold conversations; return how long the slowest took."""
+    alloc_id = target.start_talker()
+    return max(
+        timed(partial(target.fault_of_talk, sent, alloc_id), f"{sent}", faults)
+        for sent in conversations(number, count)
+    )
+
+
+def timed(send: Callable[[], str | None], what: str, faults: dict[str, str]) -> float:
+    """Send something, note what was wrong, each kind of it once, and return how long it took."""
+    begun = time.perf_counter()
+    if fault := send():
+        faults.setdefault(fault[:80], f"{fault}\n    after {what[:2000]}")
+    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from storage.store import Store
 
 PAGE = 64  # events that are made at a time: a few milliseconds
 _KEPT_BYTES = 4 * 1024 * 1024  # of events that were made, for other readers
+_APART = 700  # bytes of an event besides its texts
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,11 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
     event: Event
     wire: bytes
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes to keep it."""
+        return len(self.wire) + len(self.event.payload) + _APART
 
 
 class _Wire(Record, frozen=True, kw_only=True):
@@ -65,10 +71,10 @@ class Feed:
         if self._made and one.event.number <= next(reversed(self._made)):
             return
         self._made[one.event.number] = one
-        self._bytes += len(one.wire)
+        self._bytes += one.size
         while self._bytes > _KEPT_BYTES:
             _, oldest = self._made.popitem(last=False)
-            self._bytes -= len(oldest.wire)
+            self._bytes -= oldest.size
 
 
 def _make(db: Snapshot, event: Event) -> Made:
@@ -81,7 +87,8 @@ def _make(db: Snapshot, event: Event) -> Made:
         index=event.index,
         payload=msgspec.Raw(_payload(db, event)),
     )
-    return Made(event=event, wire=encode(wire))
+    # A copy: the encoder leaves room behind what it writes, which would be kept as well.
+    return Made(event=event, wire=bytes(memoryview(encode(wire))))
 
 
 def _payload(db: Snapshot, event: Event) -> bytes:

@@ -38,7 +38,7 @@ def test_every_route_is_described(path: str) -> None:
     assert f"`{path}`" in (DOCS / "api.md").read_text()
 
 
-@pytest.mark.parametrize("page", ["security.md", "drivers.md"])
+@pytest.mark.parametrize("page", ["security.md", "drivers.md", "security-review.md"])
 def test_every_attack_and_fault_names_tests_that_exist(page: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / page).read_text())
     assert named
@@ -46,6 +46,14 @@ def test_every_attack_and_fault_names_tests_that_exist(page: str) -> None:
         f"{path}::{name}" for path, name in named if f"def {name}(" not in (ROOT / path).read_text()
     }
     assert missing == set()
+
+
+def test_every_row_of_the_security_review_names_a_test() -> None:
+    text = (DOCS / "security-review.md").read_text()
+    chapters = text.partition("## Level 2")[2].partition("## What does not apply")[0]
+    rows = [line for line in chapters.splitlines() if re.match(r"\| \d", line)]
+    assert rows
+    assert [row for row in rows if "::test_" not in row.split("|")[4]] == []
 
 
 def test_every_dependency_has_its_reason() -> None:

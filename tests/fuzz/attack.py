@@ -5,7 +5,7 @@ import json
 import socket
 import time
 from contextlib import suppress
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tests.fuzz import frames
 from tests.fuzz.requests import Asked
@@ -52,6 +52,11 @@ class Attack:
     def _connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(self._host, timeout=DEADLINE)
 
+    def _reconnect(self) -> None:
+        """Connect anew: one that was idle for long may be about to close."""
+        self._http.close()
+        self._http = self._connect()
+
     def _filled(self, asked: Asked) -> Asked:
         """Return a request with identifiers of what there is in the place of their names."""
         if self._sent % REFRESH == 0:
@@ -87,12 +92,12 @@ class Attack:
             answer = self._http.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):
-            self._http.close()
-            self._http = self._connect()
+            self._reconnect()
             raise
 
     def start_talker(self) -> str:
         """Start a task to talk to; return its allocation."""
+        self._reconnect()
         self._ask(Asked("POST", "/v1/jobs", json.dumps({"Job": TALKER}).encode(), {}))
         path, index = "/v1/job/talker/allocations", 1
         until = time.monotonic() + DEADLINE
@@ -111,7 +116,7 @@ class Attack:
             frames.codes(answer if status == http.client.SWITCHING_PROTOCOLS else b"")
         except (OSError, ValueError, IndexError) as error:
             return f"no conversation: {error!r}"
-        is_ours = status > http.client.NOT_IMPLEMENTED or LAST_RESORT in answer
+        is_ours = not 0 < status <= http.client.NOT_IMPLEMENTED or LAST_RESORT in answer
         return f"{status} {answer[:200]!r}" if is_ours else None
 
     def _talk(self, sent: frames.Sent, alloc_id: str) -> tuple[int, bytes]:
@@ -141,6 +146,15 @@ class Attack:
                 pass  # it has heard enough
         head, _, rest = answer.partition(b"\r\n\r\n")
         return int(head.split()[1]) if head else 0, rest
+
+    def end(self) -> None:
+        """End all tasks, and close the connection."""
+        self._reconnect()
+        _, body = self._ask(Asked("GET", "/v1/jobs?namespace=*", None, {}))
+        for one in json.loads(body):
+            path = f"/v1/job/{quote(one['ID'], safe='')}?namespace={quote(one['Namespace'])}"
+            self._ask(Asked("DELETE", path, None, {}))
+        self.close()
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,6 +8,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -88,6 +89,67 @@ def job_file(text: str, *, is_v1: bool = False) -> bool:
     except Malformed:
         return False
     return True
+
+
+@cache
+def submitted() -> list[str]:
+    """Return the registrations of the captured scenarios."""
+    steps = (
+        step.get("request", {}).get("body")
+        for path in sorted(GOLDEN.glob("jobs/*.json"))
+        for step in json.loads(path.read_text()).get("steps", ())
+    )
+    return sorted({json.dumps(one) for one in steps if isinstance(one, dict) and "Job" in one})
+
+
+_OF_JSON = (
+    *("null", "true", "{}", "[]", "[null]", '{"": null}', '""', '"a"', "-1", "1.5", "1e999", ","),
+    *("9223372036854775808", "{", "}", "[", "]", ":", '"Count": ', '"Tasks": [null]', '"web"', "0"),
+)
+
+
+def of_jobs(seed: int, count: int) -> Iterator[str]:
+    """Yield registrations: of a captured one some values are others, or the text is another."""
+    chance = random.Random(seed)
+    changed = texts(seed, count, submitted(), _OF_JSON)
+    for text in changed:
+        if chance.random() < 0.4:
+            yield text
+            continue
+        document = json.loads(chance.choice(submitted()))
+        for _ in range(chance.randint(1, 3)):
+            _change(document, chance)
+        yield json.dumps(document)
+
+
+_VALUES: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 1.5, 2**31, 2**63 - 1, 2**64, "", "a", "\x00", "*", [], {}, [None]),
+    *({"": None}, {"a": None}, [{}], [[]], "1h", "${a}", "x" * 300, {"a": {"b": [1]}}),
+)
+
+
+def _change(value: Any, chance: random.Random) -> None:
+    """Put another value somewhere into a document."""
+    while True:
+        keys: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
+        if not keys:
+            return
+        key = chance.choice(keys)
+        inner = value[key]
+        if not isinstance(inner, dict | list) or not inner or chance.random() < 0.15:
+            value[key] = deepcopy(chance.choice(_VALUES))
+            return
+        value = inner
+
+
+def registration(text: str) -> bool:
+    try:
+        found = decode(JobRegisterRequest, text.encode(errors="surrogatepass")).job
+        made = canonicalize(found or {})
+    except Malformed:
+        return False
+    encode(made)
+    return not validate(made).errors
 
 
 _WITH_VARIABLES = (
@@ -355,6 +417,7 @@ TARGETS = {
     "job files of version 1": Target(of_hcl, partial(job_file, is_v1=True)),
     "values of variables": Target(of_hcl, variables),
     "forms of job files": Target(of_hcl, form),
+    "jobs": Target(of_jobs, registration),
     "filters": Target(of_filters, expression),
     "rules of job policies": Target(of_filters, rule),
     "cron": Target(of_clocks, clock),

@@ -259,7 +259,7 @@ class Templates(Cursor):
         where = self.diagnostic("", "", opener.start, opener.end).where
         raise self.mistake_at(
             closing,
-            closing + 1,
+            min(closing + 1, len(self.source.text)),
             "Unexpected end of template",
             f"The {opener.keyword} directive at {where} is missing its corresponding "
             f"end{opener.keyword} directive.",

@@ -134,7 +134,8 @@ class OldGroups:
         """Remove what is left of the groups of an allocation."""
         self._sharing = {one for one in self._sharing if not one.startswith(f"{alloc_id}.")}
         for base in self._bases.values():
-            _remove(*base.glob(f"{alloc_id}.*"), base)
+            # One pattern for all: each that there ever was stays compiled in the interpreter.
+            _remove(*(one for one in base.glob("*.*") if one.name.startswith(f"{alloc_id}.")), base)
         self._let_go_of_cores()
 
     def _let_go_of_cores(self) -> None:

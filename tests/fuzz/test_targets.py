@@ -1,0 +1,51 @@
+"""Any text is taken, or refused in the one way that is declared; `bench/fuzz.py` sends many more."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.attack import Attack
+from tests.fuzz.frames import conversations
+from tests.fuzz.targets import TARGETS
+from tests.wire.scenarios import daemon
+
+TEXTS = 400
+CONVERSATIONS = 40
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_any_text_has_an_answer(name: str) -> None:
+    target = TARGETS[name]
+    taken = [target.look(text) for text in target.texts(15, TEXTS)]
+    assert len(taken) == TEXTS
+    assert any(taken) or name == "values of variables"  # most texts are neither's value
+
+
+# What longer runs have found.
+FOUND = [
+    ("job files", 'job "x"" {\n  name = "%{ if true }'),  # told of a place behind its end
+    ("jobs", '{"Job": {"ID": "a", "TaskGroups": [{"Name": "web", "Volumes": {"": null}}]}}'),
+    ("settings in a file", "tls_cert = true"),
+    ("settings in a file", 'data_dir = "~nobody.there/x"'),
+    ("settings in a file", f"retention_days = {10**30}"),
+    ("settings in variables", "port = \ud800"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), FOUND)
+def test_what_was_found_has_an_answer_now(name: str, text: str) -> None:
+    assert TARGETS[name].look(text) is False
+
+
+@pytest.fixture(scope="module")
+def attack() -> Iterator[Attack]:
+    with daemon() as address:
+        attack = Attack(address)
+        yield attack
+        attack.end()
+
+
+def test_any_conversation_has_an_answer(attack: Attack) -> None:
+    alloc_id = attack.start_talker()
+    faults = [attack.fault_of_talk(sent, alloc_id) for sent in conversations(15, CONVERSATIONS)]
+    assert faults == [None] * CONVERSATIONS
