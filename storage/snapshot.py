@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from storage.errors import Refused, StorageUnusable
+from storage.mark import forget
 from storage.schema import APPLICATION_ID, VERSION, sync, version_of
 from storage.store import FILE_NAME, lock
 
@@ -82,6 +83,7 @@ def restore(file: Path, directory: Path) -> Summary:
             kept = directory / f"{FILE_NAME}.before-restore"
             kept.unlink(missing_ok=True)
             kept.hardlink_to(present)
+        forget(directory)
         fresh.replace(present)
         sync(directory)
     return summary

@@ -19,6 +19,7 @@ import trio
 
 from storage import origin, schema
 from storage.errors import StorageFull, StorageLocked, StorageUnusable, leaves
+from storage.mark import MARK_NAME, Mark
 from storage.readers import Reader, Snapshot
 from storage.watch import Topics, Watch
 from storage.writer import Transaction, Writer, storage_error
@@ -147,14 +148,17 @@ async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIter
     """
     path = directory / FILE_NAME
     with lock(directory):
+        mark = Mark(directory)
+        is_log_lost = mark.was_open and not path.with_name(f"{FILE_NAME}-wal").exists()
         schema.prepare(path, cluster_id=cluster_id, now=now)
         topics = Topics()
         try:
-            writer = Writer(path, topics)
+            writer = Writer(path, topics, mark)
             store = Store(path, writer, topics)
         except sqlite3.DatabaseError as error:
             raise storage_error(error) from error
         try:
+            _compare(directory, mark, store, is_log_lost=is_log_lost)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.run)
                 try:
@@ -164,6 +168,36 @@ async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIter
         finally:
             store.close()
             writer.disconnect()
+            mark.end(writer.index)
+
+
+def _compare(directory: Path, mark: Mark, store: Store, *, is_log_lost: bool) -> None:
+    """Raise `StorageUnusable` when the file is not as far as it was; else let the mark begin.
+
+    Without its log it may be whole all the same: another program that closes it folds the log in.
+    """
+    index = store.read(Snapshot.last_index)
+    lost = "writes that were answered are missing" if index < mark.index else ""
+    if is_log_lost and not lost:
+        lost = next(iter(store.read(_damage)), "")
+    if lost:
+        raise StorageUnusable(
+            f"{directory / FILE_NAME} is not as it was: {lost} (it is at index {index}, and was "
+            f"at {mark.index}); its write-ahead log was removed or cut, or an older file took its place. "
+            "Put back what belongs there, or restore a snapshot with `steward operator snapshot "
+            f"restore`; to go on with what there is, remove {directory / MARK_NAME}"
+        )
+    try:
+        mark.begin(index)
+    except OSError as error:
+        raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
+
+
+def _damage(db: Snapshot) -> list[str]:
+    from storage.queries import invariants  # hardly a start needs them
+
+    pages = [row[0] for row in db.all("PRAGMA integrity_check") if row[0] != "ok"]
+    return pages or list(invariants.broken(db))
 
 
 def _take(file: int, directory: Path) -> None:

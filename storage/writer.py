@@ -12,7 +12,7 @@ cost a write more than its fsync.
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,6 +20,7 @@ import outcome
 import trio
 
 from storage.errors import StewardError, StorageError, StorageFull, StorageUnusable
+from storage.mark import Mark
 from storage.readers import Snapshot, connect
 from storage.watch import Topics
 
@@ -83,8 +84,12 @@ class _Pending(Generic[T]):
 class Writer:
     """The queue of writes and the task that empties it."""
 
-    def __init__(self, path: Path, topics: Topics) -> None:
+    def __init__(self, path: Path, topics: Topics, mark: Mark) -> None:
+        self._log = path.with_name(f"{path.name}-wal")
+        self._mark = mark
         self._connection = connect(path, read_only=False)
+        # A restored snapshot has no log of its own yet.
+        self._connection.execute("PRAGMA journal_mode = WAL")
         # FULL: a write that was answered survives the loss of power. A write-ahead log larger
         # than this is cut back at the next checkpoint.
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -95,7 +100,8 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
-        self._index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
+        self.index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
+        self._log_number = self._log.stat().st_ino
 
     async def submit(self, work: Work[T]) -> T:
         """Return what `work` returned, once that is on disk.
@@ -114,7 +120,11 @@ class Writer:
         return pending.result.unwrap()
 
     async def run(self) -> None:
-        """Commit batch after batch until `close`; the last batch is not lost."""
+        """Commit batch after batch until `close`; the last batch is not lost.
+
+        Raises `StorageUnusable` when somebody has removed the write-ahead log; what was in it is
+        in the file then.
+        """
         while True:
             if not self._waiting:
                 if self._closing:
@@ -126,6 +136,7 @@ class Writer:
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             with trio.CancelScope(shield=True):
                 await self._commit(batch)
+            self._keep_log()
 
     def close(self) -> None:
         """Let `run` return once everything that waits is written."""
@@ -142,10 +153,12 @@ class Writer:
                 self._connection.execute("BEGIN IMMEDIATE")
                 index = self._run_all(batch)
                 await trio.to_thread.run_sync(self._connection.execute, "COMMIT")
-            self._index = index
+            self.index = index
+            self._mark.note(index)
         except StorageError as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+            self._take_back(error)
             for pending in batch:
                 # What failed by itself keeps its own error; what seemed to succeed was undone.
                 if isinstance(pending.result, outcome.Error) and isinstance(
@@ -157,9 +170,35 @@ class Writer:
             self._topics.publish(pending.topics)
             pending.done.set()
 
+    def _take_back(self, error: StorageError) -> None:
+        """See that nothing of a commit that failed is in the log, where a crash would bring it back.
+
+        It may be there whole when only the wait for the disk failed. The next commit takes its
+        place; so one is made at once. If that fails, too, nothing is known and the daemon ends.
+        """
+        if isinstance(error, StorageFull | StorageUnusable):
+            return  # nothing whole can have been written
+        with _meaning():
+            self._connection.execute("BEGIN IMMEDIATE")
+            # Another index: what would change nothing would not be written.
+            self._connection.execute(_KEEP_INDEX, {"index": self.index + 1})
+            self._connection.execute("COMMIT")
+        self.index += 1
+
+    def _keep_log(self) -> None:
+        """Raise `StorageUnusable` if the log is gone: whoever opens the file now would miss all of it."""
+        with suppress(OSError):
+            if self._log.stat().st_ino == self._log_number:
+                return
+        with _meaning():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        raise StorageUnusable(
+            f"{self._log} was removed while the daemon was at work; everything in it was saved: start again"
+        )
+
     def _run_all(self, batch: list[_Pending[object]]) -> int:
         """Run each write in a savepoint of its own; return the index of the last one."""
-        index, touched = self._index, {}
+        index, touched = self.index, {}
         for pending in batch:
             transaction = Transaction(self._connection, index + 1)
             changes = self._connection.total_changes
@@ -174,7 +213,7 @@ class Writer:
                 touched.update(dict.fromkeys(transaction.touched, index))
                 pending.topics = tuple(transaction.topics)
             self._connection.execute("RELEASE one")
-        if index != self._index:
+        if index != self.index:
             self._connection.execute(_KEEP_INDEX, {"index": index})
             for name, last in touched.items():
                 self._connection.execute(_TOUCH, {"name": name, "index": last})

@@ -7,7 +7,6 @@ and started again. Each task writes a line when it starts, so that what started 
 
 import os
 import random
-from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import httpx
 import pytest
 import trio
 
+from tests.crash.ledger import Starts, is_alive, job
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward, open_steward
 
@@ -38,7 +38,7 @@ class Ledger:
     """What the daemon has promised."""
 
     def __init__(self, directory: Path) -> None:
-        self.starts = directory / "starts"
+        self.starts = Starts(directory)
         self.versions: dict[str, int] = {}  # job -> the newest version that was acknowledged
         self.stopped: dict[str, bool] = {}  # job -> whether the last acknowledged write stopped it
         self.uncertain: set[str] = set()  # jobs with a write whose answer never came
@@ -46,42 +46,9 @@ class Ledger:
         self.codes: dict[str, int] = {}  # job -> how its task ends
         self.acknowledged = 0
 
-    def pids(self) -> dict[str, int]:
-        """Return the process of each allocation that has started."""
-        lines = self.starts.read_text().split("\n") if self.starts.exists() else []
-        return {line.split()[0]: int(line.split()[1]) for line in lines if line}
-
     def started_twice(self) -> list[str]:
         """Return the allocations whose task was started more than once."""
-        lines = self.starts.read_text().split("\n") if self.starts.exists() else []
-        counts = Counter(line.split()[0] for line in lines if line)
-        return [alloc_id for alloc_id, count in counts.items() if count > 1]
-
-
-def job(job_id: str, kind: str, command: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "ID": job_id,
-        "Type": kind,
-        **fields,
-        "TaskGroups": [
-            {
-                "Name": "g",
-                "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
-                "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
-                "EphemeralDisk": {"SizeMB": 10},
-                "Tasks": [
-                    {
-                        "Name": "t",
-                        "Driver": "raw_exec",
-                        "Config": {"command": "/bin/sh", "args": ["-c", command]},
-                        "Resources": {"CPU": 1, "MemoryMB": 10},
-                        "KillTimeout": 100_000_000,
-                        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
-                    }
-                ],
-            }
-        ],
-    }
+        return [alloc_id for alloc_id, count in self.starts.counts().items() if count > 1]
 
 
 class Client:
@@ -155,17 +122,9 @@ async def round_of(steward: Steward, ledger: Ledger, number: int) -> None:
             nursery.start_soon(one.work, enough, limit)
         await enough.wait()
         await steward.kill()
-    alive = alive_now(ledger)
+    alive = ledger.starts.alive()
     await steward.start()
     await check(steward, ledger, alive)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        name, state = Path(f"/proc/{pid}/stat").read_text().split(" ", 3)[1:3]
-    except OSError:
-        return False
-    return name == "(sleep)" and state not in "ZX"
 
 
 async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
@@ -184,7 +143,7 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
         lambda shown: all(has_settled(one, ledger) for one in shown),
     )
     assert ledger.started_twice() == []
-    pids = ledger.pids()
+    pids = ledger.starts.pids()
     for one in allocations:
         if one["ID"] in alive and one["DesiredStatus"] == "run":
             assert (one["ClientStatus"], is_alive(pids[one["ID"]])) == ("running", True)
@@ -192,15 +151,10 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
     # What runs since a moment ago may not have come so far, and what the daemon before this one was
     # about to end for good has to be looked for first.
     with trio.move_on_after(HAPPENS_WITHIN):
-        while alive_now(ledger) != wanted:
+        while ledger.starts.alive() != wanted:
             await steward.get("/v1/agent/health")
-    assert alive_now(ledger) == wanted
+    assert ledger.starts.alive() == wanted
     await forget(steward, ledger)
-
-
-def alive_now(ledger: Ledger) -> set[str]:
-    """Return the allocations whose task runs."""
-    return {alloc_id for alloc_id, pid in ledger.pids().items() if is_alive(pid)}
 
 
 def has_settled(allocation: dict[str, Any], ledger: Ledger) -> bool:
@@ -241,7 +195,7 @@ async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
 @pytest.mark.parametrize("first", range(0, ROUNDS, PER_TEST))
 async def test_promises_outlive_a_kill(steward: Steward, tmp_path: Path, first: int) -> None:
     ledger = Ledger(tmp_path)
-    text = ENDS.format(starts=ledger.starts, code=0)
+    text = ENDS.format(starts=ledger.starts.path, code=0)
     await steward.register(job("parent", "batch", text, ParameterizedJob={}))
     for number in range(first, first + PER_TEST):
         await round_of(steward, ledger, number)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import msgspec
@@ -44,12 +44,7 @@ class Steward:
         if "--dev" not in self.flags:
             given += ["--key-file", str(self._key_file())]
         with self.log.open("ab") as log:
-            self._process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "daemon", "agent", *given],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment(),
-            )
+            self._process = await self._run(["agent", *given], log)
         with trio.fail_after(READY_WITHIN):
             line = await self._first_line()
         if " ready at " not in line:
@@ -59,6 +54,15 @@ class Steward:
         first = self.data_dir / "bootstrap-token"
         if not self.token and first.exists():
             self.token = first.read_text().strip()
+
+    async def _run(self, words: list[str], log: BinaryIO) -> trio.Process:
+        """Start the program with these words; what it says of itself goes to its log."""
+        return await trio.lowlevel.open_process(
+            [sys.executable, "-m", "daemon", *words],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(),
+        )
 
     def _key_file(self) -> Path:
         """Return the file of its root key: outside of development it makes none beside the data."""

@@ -19,6 +19,7 @@ from daemon.evals.worker import open_evals
 from daemon.jobs.children import open_children
 from daemon.jobs.periodic import open_periodic
 from daemon.runner.node import Runner, open_runner
+from storage.mark import MARK_NAME
 from storage.readers import Snapshot
 from storage.records.base import HOUR
 from storage.store import FILE_NAME, Store, open_store
@@ -116,7 +117,7 @@ class World:
 
     def _files(self) -> dict[Path, bytes | None]:
         """Return what the files of the store hold at this moment; the index of the log is no part."""
-        names = (FILE_NAME, f"{FILE_NAME}-wal")
+        names = (FILE_NAME, f"{FILE_NAME}-wal", MARK_NAME)
         paths = [self.config.data_dir / name for name in names]
         held = {path: path.read_bytes() if path.exists() else None for path in paths}
         return {**held, self.config.data_dir / f"{FILE_NAME}-shm": None}

@@ -1,0 +1,64 @@
+"""What a daemon has promised, and what of its tasks runs: compared after each crash."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+
+class Starts:
+    """The file to which each task adds a line when it starts: its allocation and its process."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "starts"
+
+    def _lines(self) -> list[list[str]]:
+        text = self.path.read_text() if self.path.exists() else ""
+        return [line.split() for line in text.splitlines()]
+
+    def pids(self) -> dict[str, int]:
+        """Return the process of each allocation that has started."""
+        return {alloc_id: int(pid) for alloc_id, pid, *_ in self._lines()}
+
+    def counts(self) -> Counter[str]:
+        """Return how often the task of each allocation was started."""
+        return Counter(alloc_id for alloc_id, *_ in self._lines())
+
+    def alive(self) -> set[str]:
+        """Return the allocations whose task runs."""
+        return {alloc_id for alloc_id, pid in self.pids().items() if is_alive(pid)}
+
+
+def job(job_id: str, kind: str, command: str, **fields: Any) -> dict[str, Any]:
+    """Return a job of one task that runs a shell command."""
+    return {
+        "ID": job_id,
+        "Type": kind,
+        **fields,
+        "TaskGroups": [
+            {
+                "Name": "g",
+                "RestartPolicy": {"Attempts": 0, "Mode": "fail"},
+                "ReschedulePolicy": {"Attempts": 0, "Unlimited": False},
+                "EphemeralDisk": {"SizeMB": 10},
+                "Tasks": [
+                    {
+                        "Name": "t",
+                        "Driver": "raw_exec",
+                        "Config": {"command": "/bin/sh", "args": ["-c", command]},
+                        "Resources": {"CPU": 1, "MemoryMB": 10},
+                        "KillTimeout": 100_000_000,
+                        "LogConfig": {"MaxFiles": 1, "MaxFileSizeMB": 1},
+                    }
+                ],
+            }
+        ],
+    }
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process is a task that sleeps."""
+    try:
+        name, state = Path(f"/proc/{pid}/stat").read_text().split(" ", 3)[1:3]
+    except OSError:
+        return False
+    return name == "(sleep)" and state not in "ZX"

@@ -1,0 +1,358 @@
+"""What is done with a daemon so that it comes to its points: scenes of its jobs and nodes.
+
+A scene may be cut short anywhere and begin again: its names are fixed, and what a crash has left of an
+earlier time is in nobody's way. What is answered is noted as promised (`World.change`).
+"""
+
+import base64
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+from storage.records.base import SECOND
+from tests import conversation
+from tests.crash.ledger import job
+from tests.crash.world import World
+
+Scene = Callable[[World], Awaitable[None]]
+
+# What it leaves beside itself ends with it all the same.
+RUNS_ON = "sleep 700 & echo $NOMAD_ALLOC_ID $$ >> {starts}; exec sleep 600"
+ENDS = "echo $NOMAD_ALLOC_ID $$ >> {starts}; exit {code}"
+FAST = {"MinHealthyTime": 1, "HealthyDeadline": 60 * SECOND, "ProgressDeadline": 600 * SECOND}
+HOOK_SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
+
+
+def long(world: World, job_id: str, **fields: Any) -> dict[str, Any]:
+    """Return a job that runs on; without deployments, unless it asks for them."""
+    command = RUNS_ON.format(starts=world.starts.path)
+    return job(job_id, "service", command, **{"Update": {"MaxParallel": 0}, **fields})
+
+
+def short(world: World, job_id: str, code: int = 0, **fields: Any) -> dict[str, Any]:
+    """Return a job that ends by itself."""
+    return job(job_id, "batch", ENDS.format(starts=world.starts.path, code=code), **fields)
+
+
+def task_of(definition: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = definition["TaskGroups"][0]["Tasks"][0]
+    return found
+
+
+async def versions(world: World) -> None:
+    """Register, change, tag, revert, scale and stop a job."""
+    for number in range(2):
+        definition = long(world, "web", Meta={"n": str(number)})
+        await world.register(definition, Meta={"n": str(number)}, Stop=False)
+    await world.steward.allocations("web", "running", "complete")
+    await world.change("POST", "/v1/job/web/versions/good/tag", {"Version": 0})
+    await world.change("DELETE", "/v1/job/web/versions/good/tag")
+    await world.change(
+        "POST", "/v1/job/web/stable", {"JobVersion": 0, "Stable": True, "JobID": "web"}
+    )
+    await world.change(
+        "POST",
+        "/v1/job/web/revert",
+        {"JobVersion": 0, "JobID": "web"},
+        at="/v1/job/web",
+        shows={"Meta": {"n": "0"}},
+    )
+    await world.change(
+        "POST", "/v1/job/web/scale", {"Count": 2, "Message": "more", "Target": {"Group": "g"}}
+    )
+    await world.change("POST", "/v1/job/web/evaluate", {"JobID": "web"})
+    found = await world.steward.until(
+        "/v1/job/web/allocations",
+        lambda shown: (
+            sum(one["ClientStatus"] == "running" and one["DesiredStatus"] == "run" for one in shown)
+            == 2
+        ),
+    )
+    one = next(one["ID"] for one in found if one["DesiredStatus"] == "run")
+    await world.change("POST", f"/v1/allocation/{one}/stop")
+    await world.stop("web")
+
+
+async def children(world: World) -> None:
+    """Dispatch, force, pause and resume."""
+    await world.register(
+        short(world, "parent", ParameterizedJob={}, Meta={"steward_children_at_once": "1"})
+    )
+    for _ in range(3):
+        done = await world.change("POST", "/v1/job/parent/dispatch", {})
+        if done:
+            world.promise(f"/v1/job/{done['DispatchedJobID']}", {"ParentID": "parent"})
+    await world.until_dead("parent/")
+    clock = {"Enabled": True, "Spec": "0 0 1 1 *", "SpecType": "cron"}
+    await world.register(short(world, "clock", Periodic=clock))
+    await world.change("POST", "/v1/job/clock/periodic/force")
+    await world.change("POST", "/v1/job/clock/periodic/pause")
+    await world.change("POST", "/v1/job/clock/periodic/resume")
+    await world.until_dead("clock/")
+
+
+async def deployments(world: World) -> None:
+    """Steer deployments by hand, and let one go by itself."""
+    update = {**FAST, "MaxParallel": 1, "Canary": 1}
+    steps: dict[str, Any] = {
+        "pause": {"Pause": True},
+        "unpause": {"Pause": False},
+        "promote": {"All": True},
+    }
+    await world.register(long(world, "shop", Update=FAST))
+    await world.steward.until(
+        "/v1/job/shop/deployment", lambda one: one and one["Status"] == "successful"
+    )
+    await world.register(
+        long(world, "shop", Update=update, Meta={"colour": "blue"}), Meta={"colour": "blue"}
+    )
+    found = await world.steward.until(
+        "/v1/job/shop/deployment",
+        lambda one: one["Status"] == "running" and one["TaskGroups"]["g"]["HealthyAllocs"] == 1,
+    )
+    for name, body in steps.items():
+        verb = name.removeprefix("un")
+        await world.change(
+            "POST", f"/v1/deployment/{verb}/{found['ID']}", {"DeploymentID": found["ID"], **body}
+        )
+    await world.steward.until("/v1/job/shop/deployment", lambda one: one["Status"] == "successful")
+    manual = {**FAST, "MaxParallel": 1, "HealthCheck": "manual"}
+    await world.register(
+        long(world, "shop", Update=manual, Meta={"colour": "red"}), Meta={"colour": "red"}
+    )
+    found = await world.steward.until(
+        "/v1/job/shop/deployment",
+        lambda one: one["Status"] == "running" and one["TaskGroups"]["g"]["PlacedAllocs"] == 1,
+    )
+    placed = await world.steward.get(f"/v1/deployment/allocations/{found['ID']}")
+    await world.change(
+        "POST",
+        f"/v1/deployment/allocation-health/{found['ID']}",
+        {"DeploymentID": found["ID"], "HealthyAllocationIDs": [placed[0]["ID"]]},
+    )
+    await world.register(
+        long(world, "shop", Update=manual, Meta={"colour": "green"}), Meta={"colour": "green"}
+    )
+    found = await world.steward.until(
+        "/v1/job/shop/deployment",
+        lambda one: one["Status"] == "running" and one["ID"] != found["ID"],
+    )
+    await world.change("POST", f"/v1/deployment/fail/{found['ID']}")
+    await world.stop("shop")
+
+
+async def nodes(world: World) -> None:
+    """Take a node out of use and back, and look at it again."""
+    await world.register(long(world, "web"))
+    await world.steward.allocations("web", "running", "complete")
+    (node,) = await world.steward.get("/v1/nodes")
+    path = f"/v1/node/{node['ID']}"
+    await world.change("POST", f"{path}/evaluate")
+    world.forget(path)
+    await world.change("POST", f"{path}/drain", {"DrainSpec": {"Deadline": -1}})
+    await world.steward.until(path, lambda shown: not shown["Drain"])
+    await world.change(
+        "POST",
+        f"{path}/eligibility",
+        {"Eligibility": "eligible"},
+        at=path,
+        shows={"SchedulingEligibility": "eligible"},
+    )
+    config = await world.steward.get("/v1/operator/scheduler/configuration")
+    await world.change("POST", "/v1/operator/scheduler/configuration", config["SchedulerConfig"])
+    await world.stop("web")
+
+
+async def collection(world: World) -> None:
+    """Forget what is over."""
+    failing = short(world, "failing", 3)
+    task_of(failing)["Config"]["args"][1] = f"echo failed; {task_of(failing)['Config']['args'][1]}"
+    await world.register(failing)
+    await world.until_dead("failing")
+    await world.change("PUT", "/v1/system/reconcile/summaries")
+    world.forget("/v1/job/")  # all that is dead goes
+    await world.change("PUT", "/v1/system/gc")
+
+
+async def files(world: World) -> None:
+    """Run a task with a template, artifacts, a payload, secrets in memory and full logs."""
+    port = world.files_port
+    definition = long(world, "files")
+    task = task_of(definition)
+    home = "local" if world.is_root else "alloc"
+    task["Templates"] = [
+        {
+            "EmbeddedTmpl": 'x={{ env "NOMAD_ALLOC_ID" }}',
+            "DestPath": f"{home}/x/y.env",
+            "Envvars": True,
+            "ChangeMode": "noop",
+        },
+    ]
+    task["Artifacts"] = [
+        {"GetterSource": f"http://127.0.0.1:{port}/tree.tar.gz", "RelativeDest": "local/a"},
+        {
+            "GetterSource": f"http://127.0.0.1:{port}/plain.txt",
+            "RelativeDest": "local/b/plain",
+            "GetterMode": "file",
+        },
+        {"GetterSource": f"{world.shared}/tree", "RelativeDest": "local/c"},
+        {"GetterSource": f"{world.shared}/plain.txt", "RelativeDest": "local/d"},
+    ]
+    task["Identities"] = [{"Name": "own", "File": True, "Audience": ["all"]}]
+    task["Identity"] = {"File": True, "Env": True}
+    task["Vault"] = {}
+    task["LogConfig"] = {"MaxFiles": 2, "MaxFileSizeMB": 1}
+    await world.register(definition)
+    (found, *_) = await world.steward.allocations("files", "running")
+    await world.change(
+        "POST", f"/v1/client/allocation/{found['ID']}/signal", {"Signal": "SIGCONT", "Task": "t"}
+    )
+    path = f"/v1/client/allocation/{found['ID']}/exec"
+    given = {"task": "t", "command": json.dumps(["/bin/echo", "x"]), "tty": "true"}
+    headers = [("X-Service-Token", world.steward.token)]
+    async with conversation.talk(world.steward.address, path, headers=headers, **given) as socket:
+        await socket.all()
+    given = {"task": "t", "command": json.dumps(["/bin/sleep", "600"])}
+    async with conversation.talk(world.steward.address, path, headers=headers, **given) as socket:
+        await socket.accepted()
+    world.starts_again(found["ID"])
+    await world.change("POST", f"/v1/client/allocation/{found['ID']}/restart", {"TaskName": "t"})
+    await world.steward.until(
+        f"/v1/allocation/{found['ID']}", lambda shown: shown["TaskStates"]["t"]["Restarts"] == 1
+    )
+    await world.stop("files", purge=True)
+    await world.change("PUT", "/v1/system/gc")
+
+
+async def others(world: World) -> None:
+    """Run a task as another user, which spoils its log, and hand its directory on to the next."""
+    definition = long(world, "others")
+    definition["TaskGroups"][0]["EphemeralDisk"] = {"SizeMB": 10, "Sticky": True, "Migrate": True}
+    task = task_of(definition)
+    if world.is_root:
+        task["User"] = "nobody"
+    task["Templates"] = [{"EmbeddedTmpl": "x", "DestPath": "local/x/y", "ChangeMode": "noop"}]
+    task["Artifacts"] = [
+        {"GetterSource": f"{world.shared}/tree", "RelativeDest": "local/d", "Chown": True}
+    ]
+    task["Config"]["args"][1] = "exec sleep 600"
+    runs = ""
+    for number in range(2):
+        await world.register({**definition, "Meta": {"n": str(number)}}, Meta={"n": str(number)})
+        shown = await world.steward.until(
+            "/v1/job/others/allocations", partial(_another_runs, before=runs)
+        )
+        (runs,) = [one["ID"] for one in shown if one["ClientStatus"] == "running"]
+    world.spoil_log(runs)
+    world.starts_again(runs)
+    await world.change("POST", f"/v1/client/allocation/{runs}/restart", {"TaskName": "t"})
+    await world.steward.until(
+        f"/v1/allocation/{runs}", lambda shown: shown["TaskStates"]["t"]["Restarts"] == 1
+    )
+    await world.stop("others", purge=True)
+
+
+def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
+    """Tell whether what is wanted runs, is not what ran before, and all else is over."""
+    states = [(one["DesiredStatus"] == "run", one["ClientStatus"]) for one in shown]
+    is_new = any(one["ID"] != before and one["ClientStatus"] == "running" for one in shown)
+    return is_new and all(
+        status == "running" if is_wanted else status == "complete" for is_wanted, status in states
+    )
+
+
+async def logs(world: World) -> None:
+    """Let a log grow beyond what is kept of it."""
+    fill = "head -c 6000000 /dev/zero | tr '\\0' x"
+    wait = "until [ -e $NOMAD_ALLOC_DIR/more ]; do sleep 0.1; done"
+    definition = job(
+        "logs", "service", f"{fill}; {wait}; {fill}; {RUNS_ON.format(starts=world.starts.path)}"
+    )
+    task_of(definition)["LogConfig"] = {"MaxFiles": 2, "MaxFileSizeMB": 1}
+    await world.register(definition)
+    (found, *_) = await world.steward.allocations("logs", "running")
+    await world.until_shorter(found["ID"], 6_000_000)
+    world.may_go_on(found["ID"])
+    await world.until_started(found["ID"])
+    await world.until_shorter(found["ID"], 12_000_000)
+    await world.stop("logs", purge=True)
+
+
+async def isolated(world: World) -> None:
+    """Run tasks with `exec` and `mock_driver`."""
+    for driver, config in (
+        ("exec", {"command": "/bin/sleep", "args": ["600"]}),
+        ("mock_driver", {"run_for": "600s", "stdout_string": "hello"}),
+    ):
+        definition = long(world, driver)
+        task_of(definition).update(Driver=driver, Config=config)
+        if driver == "exec":
+            task_of(definition)["Resources"] = {"Cores": 1, "MemoryMB": 10}
+        await world.register(definition)
+        await world.steward.until(
+            f"/v1/job/{driver}/allocations",
+            lambda shown: any(one["ClientStatus"] != "pending" for one in shown),
+        )
+        await world.stop(driver, purge=True)
+
+
+async def services(world: World) -> None:
+    """Register a service with checks, and take it away by hand."""
+    definition = long(world, "served")
+    check = {"Interval": SECOND, "Timeout": SECOND, "PortLabel": str(world.files_port)}
+    definition["TaskGroups"][0]["Services"] = [
+        {
+            "Name": "served",
+            "Provider": "nomad",
+            "PortLabel": str(world.files_port),
+            "Address": "127.0.0.1",
+            "Checks": [
+                {"Type": "http", "Name": "h", "Path": "/plain.txt", **check},
+                {"Type": "tcp", "Name": "t", **check},
+                {"Type": "grpc", "Name": "g", **check},
+            ],
+        }
+    ]
+    await world.register(definition)
+    (found, *_) = await world.steward.allocations("served", "running")
+    (one, *_) = await world.steward.until("/v1/service/served", bool)
+    await world.until_checked(found["ID"], 2)
+    await world.change("DELETE", f"/v1/service/served/{one['ID']}")
+    await world.stop("served", purge=True)
+
+
+async def notifications(world: World) -> None:
+    """Tell of a failure, in both ways."""
+    await world.change("POST", "/v1/var/steward/notify", {"Items": {"secret": HOOK_SECRET}})
+    for name, meta in (
+        ("hooked", {"steward_notify_webhook": world.receiver.url}),
+        ("called", {"steward_notify_command": "tell"}),
+    ):
+        await world.register(short(world, name, 3, Meta=meta))
+        await world.steward.until(
+            f"/v1/job/{name}/notifications",
+            lambda shown: shown and all(one["Status"] == "sent" for one in shown),
+        )
+
+
+async def upkeep(world: World) -> None:
+    """Save a snapshot over HTTP."""
+    answer = await world.steward.request("GET", "/v1/operator/snapshot")
+    assert answer.is_success, answer.text
+
+
+SCENES: tuple[Scene, ...] = (
+    versions,
+    children,
+    deployments,
+    nodes,
+    collection,
+    files,
+    others,
+    logs,
+    isolated,
+    services,
+    notifications,
+    upkeep,
+)

@@ -1,0 +1,76 @@
+"""Nothing that the daemon does and that stays is done where no crash was tried."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.crash import points
+from tests.crash.tally import AFTER, BEFORE, Tally
+from tests.crash.wrappers import Wrappers
+
+
+class Killed(BaseException):
+    """What takes the place of the end of the process."""
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.fixture
+def tally(tmp_path: Path) -> Tally:
+    return Tally(tmp_path / "points")
+
+
+def test_every_call_with_an_effect_is_known_to_have_one() -> None:
+    assert points.strangers() == {}
+
+
+def test_every_effect_is_wrapped(monkeypatch: pytest.MonkeyPatch, tally: Tally) -> None:
+    wrapped: list[str] = []
+    wrappers = Wrappers(tally, kill)
+    for way in ("plain", "later", "talk"):
+        monkeypatch.setattr(wrappers, way, lambda owner, name, effect: wrapped.append(effect))
+    monkeypatch.setattr(wrappers, "_commits", lambda: None)
+    wrappers.everything()
+    kinds = {name.rpartition(":")[2] for name in tally.names}
+    assert kinds - {*wrapped} == {
+        "Store.write",
+        "Connection.COMMIT",
+        "Connection.backup",
+        "Connection.executescript",
+    }
+
+
+def test_what_is_left_alone_is_there() -> None:
+    names = points.every()
+    gone = [prefix for prefix in points.APART if not any(one.startswith(prefix) for one in names)]
+    assert gone == []
+
+
+def test_a_call_is_named_by_who_of_ours_makes_it(tmp_path: Path, tally: Tally) -> None:
+    names = [name for name in tally.names if name.startswith("storage/store.py:")]
+    assert names == [
+        "storage/store.py:lock:os.open",
+        "storage/store.py:lock:os.pwrite",
+        "storage/store.py:lock:os.truncate",
+    ]
+
+
+def test_it_ends_before_or_after_at_the_wanted_time(
+    tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from storage.store import lock
+
+    monkeypatch.setattr(os, "pwrite", os.pwrite)  # so that the wrapper goes with the test
+    Wrappers(tally, kill).plain(os, "pwrite", "os.pwrite")
+    point = "storage/store.py:lock:os.pwrite"
+    tally.arm(point, AFTER, 2)
+    with lock(tmp_path):
+        assert not tally.has_fired
+    with pytest.raises(Killed), lock(tmp_path):
+        pass
+    assert tally.has_fired
+    assert (tally.hits(point, BEFORE), tally.hits(point, AFTER)) == (2, 2)
+    assert (tmp_path / "steward.lock").read_text() != ""

@@ -1,0 +1,195 @@
+"""The calls that have effects, put into wrappers that may kill the process before or after.
+
+Nothing of the product knows of this: what is wrapped is the interpreter's, and a call is named by the first
+line of ours on the way to it.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from storage import writer
+from storage.store import Store
+from tests.crash.points import EFFECTS, ROOT
+from tests.crash.tally import AFTER, BEFORE, Tally
+
+_OURS = (f"{ROOT}/daemon/", f"{ROOT}/storage/")
+
+
+class Wrappers:
+    """Puts every effect into a wrapper, and knows the way from a call to its point."""
+
+    def __init__(self, tally: Tally, kill: Callable[[], object]) -> None:
+        self._tally, self._kill = tally, kill
+        self._within: ContextVar[bool] = ContextVar("within", default=False)
+
+    def come_to(self, name: str, side: int) -> None:
+        if self._tally.note(name, side):
+            self._kill()
+
+    @contextmanager
+    def passing(self, effect: str) -> Iterator[None]:
+        """Pass a point: what an effect is made of inside the interpreter is no point of its own."""
+        name = "" if self._within.get() else f"{_who_asks()}:{effect}"
+        if not name:
+            yield
+            return
+        token = self._within.set(True)
+        try:
+            self.come_to(name, BEFORE)
+            yield
+        finally:  # also where it fails, as the kill of what has ended already does
+            self.come_to(name, AFTER)
+            self._within.reset(token)
+
+    def plain(self, owner: object, name: str, effect: str) -> None:
+        """Wrap a function."""
+        inner = getattr(owner, name)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self.passing(effect):
+                return inner(*args, **kwargs)
+
+        setattr(owner, name, wrapper)
+
+    def later(self, owner: object, name: str, effect: str) -> None:
+        """Wrap a function that is awaited."""
+        inner: Callable[..., Awaitable[Any]] = getattr(owner, name)
+
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            point = f"{_who_asks()}:{effect}"
+            self.come_to(point, BEFORE)
+            result = await inner(*args, **kwargs)
+            self.come_to(point, AFTER)
+            return result
+
+        setattr(owner, name, wrapper)
+
+    def talk(self, owner: object, name: str, effect: str) -> None:
+        """Wrap a conversation: before the question, and when the answer begins."""
+        inner = getattr(owner, name)
+
+        @asynccontextmanager
+        async def talking(point: str, *args: Any, **kwargs: Any) -> Any:
+            self.come_to(point, BEFORE)
+            async with inner(*args, **kwargs) as answer:
+                self.come_to(point, AFTER)
+                yield answer
+
+        setattr(
+            owner, name, lambda *args, **kwargs: talking(f"{_who_asks()}:{effect}", *args, **kwargs)
+        )
+
+    def everything(self) -> None:
+        """Wrap all that `points.EFFECTS` names."""
+        for owner in (os, shutil, subprocess, signal):
+            for name in EFFECTS[owner.__name__]:
+                self.plain(owner, name, f"{owner.__name__}.{name}")
+        for name in EFFECTS["Path"]:
+            self.plain(pathlib.Path, name, f"Path.{name}")
+        self._commits()
+        import httpx
+        import trio
+
+        from daemon.runner import http
+
+        self.later(trio, "run_process", "trio.run_process")
+        self.later(trio.lowlevel, "open_process", "trio.lowlevel.open_process")
+        self.later(http, "connect", "http.connect")
+        self.talk(http, "ask", "http.ask")
+        self.talk(httpx.AsyncClient, "stream", "AsyncClient.stream")
+
+    def _commits(self) -> None:
+        """Wrap what writes to a store: a commit is a point of each that asked for something in it."""
+        carried: list[str] = []
+        self._connections(carried)
+        self._writes(carried)
+
+    def _connections(self, carried: list[str]) -> None:
+        wrappers = self
+
+        class Connection(sqlite3.Connection):
+            is_writer = False
+
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                if sql != "COMMIT":
+                    return super().execute(sql, *args)
+                names = [*carried] if self.is_writer else [f"{_who_asks()}:Connection.COMMIT"]
+                for name in names:
+                    wrappers.come_to(name, BEFORE)
+                cursor = super().execute(sql, *args)
+                for name in names:
+                    wrappers.come_to(name, AFTER)
+                return cursor
+
+            def executescript(self, *args: Any) -> sqlite3.Cursor:
+                with wrappers.passing("Connection.executescript"):
+                    return super().executescript(*args)
+
+            def backup(self, *args: Any, **kwargs: Any) -> None:
+                with wrappers.passing("Connection.backup"):
+                    super().backup(*args, **kwargs)
+
+        sqlite3.connect = partial(sqlite3.connect, factory=Connection)
+
+    def _writes(self, carried: list[str]) -> None:
+        asking: ContextVar[str] = ContextVar("asking", default="")
+        write, pending, commit = Store.write, writer._Pending.__init__, writer.Writer._commit
+
+        async def named(name: str, store: Store, work: Any) -> Any:
+            token = asking.set(name)
+            try:
+                return await write(store, work)
+            finally:
+                asking.reset(token)
+
+        def noted(one: Any, work: Any) -> None:
+            pending(one, work)
+            one.point = asking.get()
+
+        async def counted(self: Any, batch: list[Any]) -> None:
+            self._connection.is_writer = True
+            carried[:] = [one.point for one in batch]
+            try:
+                await commit(self, batch)
+            finally:
+                carried.clear()
+
+        Store.write = lambda store, work: named(f"{_who_asks()}:Store.write", store, work)
+        writer._Pending.__init__ = noted
+        writer.Writer._commit = counted
+
+
+def _who_asks() -> str:
+    """Return the module and the function of ours that the call comes from."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_OURS):
+            return f"{code.co_filename[len(str(ROOT)) + 1 :]}:{_plain(code.co_qualname)}"
+        frame = frame.f_back
+    return ""
+
+
+def _plain(qualname: str) -> str:
+    """Return the name of a function, also from within a lambda or a comprehension of it."""
+    parts = qualname.split(".")
+    while parts[-1] in (
+        "<lambda>",
+        "<listcomp>",
+        "<genexpr>",
+        "<dictcomp>",
+        "<setcomp>",
+        "<locals>",
+    ):
+        parts.pop()
+    return ".".join(parts)

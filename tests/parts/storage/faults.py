@@ -1,0 +1,42 @@
+"""A program that writes to a store while the disk fails it: `python -m tests.parts.storage.faults DIRECTORY
+CALL ERRNO TIMES`; it prints what came of the write, and ends as a crash does."""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+import trio
+
+from storage.errors import StorageError, leaves
+from storage.store import open_store
+from tests.parts.storage.test_writer import add, names
+from tests.samples import NOW
+
+
+def say(*words: str) -> None:
+    os.write(1, f"{' '.join(words)}\n".encode())
+
+
+async def main(directory: Path, call: str, number: int, times: int) -> None:
+    faulty = ctypes.CDLL(None).faulty
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        await store.write(add("before"))
+        faulty(call.encode(), number, times)
+        try:
+            await store.write(add("failed"))
+        except StorageError as error:
+            say(type(error).__name__, str(error))
+        faulty(b"", 0, 0)
+        if sys.argv[5:] == ["on"]:
+            await store.write(add("after"))
+        say(*sorted(names(store)))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    try:
+        trio.run(main, Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    except* StorageError as group:
+        say("ended:", *(str(error) for error in leaves(group)))

@@ -1,0 +1,240 @@
+"""What becomes of the file when the disk fails: refused or healed, and never silently wrong."""
+
+import errno
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.check import check
+from storage.errors import StorageFull, StorageUnusable
+from storage.mark import MARK_NAME
+from storage.snapshot import restore, save
+from storage.store import FILE_NAME, open_store
+from tests.parts.storage.test_writer import add, names
+from tests.patience import HAPPENS_WITHIN
+from tests.samples import NOW
+
+LOG = f"{FILE_NAME}-wal"
+FAULTY = Path(__file__).parent.parent.parent / "fakes/faulty.c"
+COMPILER = shutil.which("cc") or shutil.which("gcc")
+HEADER, FRAME = 32, 24 + 4096  # bytes of a log's beginning, and of each page in it
+EVERY = int(os.environ.get("TEST_TORN_EVERY", "499"))  # bytes between two cuts; 1 tries them all
+
+
+async def look(directory: Path) -> set[str]:
+    """Open a store, and return what is in it."""
+    async with open_store(directory, cluster_id="c", now=NOW) as store:
+        return names(store)
+
+
+async def crashed(directory: Path, *written: str) -> list[int]:
+    """Leave a store as a crash after these writes does; return how long the log was after each."""
+    sizes = []
+    async with open_store(directory / "at work", cluster_id="c", now=NOW) as store:
+        for name in written:
+            await store.write(add(name))
+            sizes.append((directory / "at work" / LOG).stat().st_size)
+        for name in (FILE_NAME, LOG, MARK_NAME):
+            shutil.copy(directory / "at work" / name, directory / name)
+    return sizes
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    (tmp_path / "at work").mkdir()
+    return tmp_path
+
+
+async def test_a_crash_keeps_every_write(work: Path) -> None:
+    await crashed(work, "a", "b")
+    assert await look(work) == {"default", "a", "b"}
+
+
+# ---- the log -------------------------------------------------------------------------------------
+
+
+async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path) -> None:
+    sizes = await crashed(work, "a", "b", "c")
+    whole = (work / LOG).read_bytes()
+    first = max(len(whole) - 3 * FRAME, sizes[0])
+    edges = {size + near for size in sizes for near in range(-FRAME - 2, -FRAME + 26)}
+    cuts = {*range(first, len(whole), EVERY), *edges, *(size - 1 for size in sizes)}
+    for cut in sorted(one for one in cuts if first <= one < len(whole)):
+        with pytest.raises(StorageUnusable, match="writes that were answered are missing"):
+            await opened_at(work, whole[:cut])
+        # Whoever accepts the loss gets what was whole.
+        (work / MARK_NAME).unlink()
+        kept = sum(size <= cut for size in sizes)
+        assert await opened_at(work, whole[:cut]) == {"default", *"abc"[:kept]}
+        assert check(work) == []
+        shutil.copy(work / "at work" / MARK_NAME, work / MARK_NAME)
+
+
+async def opened_at(work: Path, log: bytes) -> set[str]:
+    """Put the file as it was at the crash, and this log, in their places, and look."""
+    if not (work / "file").exists():
+        shutil.copy(work / FILE_NAME, work / "file")
+    shutil.copy(work / "file", work / FILE_NAME)
+    (work / f"{FILE_NAME}-shm").unlink(missing_ok=True)
+    (work / LOG).write_bytes(log)
+    return await look(work)
+
+
+async def test_what_was_torn_before_it_was_answered_goes_unsaid(work: Path) -> None:
+    await crashed(work, "a")
+    with (work / LOG).open("ab") as log:
+        log.write(os.urandom(FRAME - 7))
+    assert await look(work) == {"default", "a"}
+
+
+async def test_a_log_that_was_removed_is_missed(work: Path) -> None:
+    await crashed(work, "a")
+    (work / LOG).unlink()
+    with pytest.raises(StorageUnusable, match=f"remove .*{MARK_NAME}"):
+        await look(work)
+    (work / MARK_NAME).unlink()
+    assert await look(work) == {"default"}
+
+
+async def test_a_log_that_another_program_has_folded_in_is_not_missed(work: Path) -> None:
+    await crashed(work, "a")
+    with closing(sqlite3.connect(work / FILE_NAME)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (work / LOG).unlink(missing_ok=True)
+    assert await look(work) == {"default", "a"}
+
+
+async def test_a_log_that_is_removed_under_a_store_at_work_costs_nothing(tmp_path: Path) -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(StorageUnusable, match="was removed while")):
+        async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+            await store.write(add("a"))
+            (tmp_path / LOG).unlink()
+            await store.write(add("b"))
+            await trio.sleep_forever()
+    assert await look(tmp_path) == {"default", "a", "b"}
+    assert check(tmp_path) == []
+
+
+# ---- the file ------------------------------------------------------------------------------------
+
+
+async def test_an_older_file_in_the_place_of_the_store_is_refused(tmp_path: Path) -> None:
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        await store.write(add("a"))
+        save(tmp_path, tmp_path / "snapshot")
+        await store.write(add("b"))
+    shutil.copy(tmp_path / "snapshot", tmp_path / FILE_NAME)
+    with pytest.raises(StorageUnusable, match="an older file took its place"):
+        await look(tmp_path)
+    restore(tmp_path / "snapshot", tmp_path)
+    assert await look(tmp_path) == {"default", "a"}
+
+
+# ---- the disk ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library under whose hand calls fail."""
+    if COMPILER is None:
+        pytest.skip("there is no C compiler")
+    target = tmp_path_factory.mktemp("faulty") / "faulty.so"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", target, FAULTY, "-ldl"], check=True)
+    return target
+
+
+def write_while_it_fails(library: Path, directory: Path, *words: object) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.parts.storage.faults", directory, *map(str, words)],
+        env={**os.environ, "LD_PRELOAD": str(library)},
+        cwd=Path(__file__).parent.parent.parent.parent,
+        capture_output=True,
+        timeout=HAPPENS_WITHIN,
+        check=False,
+    )
+    assert not done.stderr, done.stderr.decode()
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "kind"),
+    [
+        ("pwrite", errno.EIO, "StorageError"),
+        ("sync", errno.EIO, "StorageError"),
+        ("pwrite", errno.ENOSPC, "StorageFull"),
+        ("pwrite", errno.EROFS, "StorageError"),
+    ],
+)
+@pytest.mark.parametrize("goes_on", ["on", "ends"])
+async def test_a_write_that_the_disk_refused_stays_away(
+    faulty: Path, tmp_path: Path, call: str, number: int, kind: str, goes_on: str
+) -> None:
+    said, shown = write_while_it_fails(faulty, tmp_path, call, number, 1, goes_on)
+    after = ["after"] if goes_on == "on" else []
+    assert said.split()[0] == kind
+    assert shown.split() == [*after, "before", "default"]
+    assert await look(tmp_path) == {"default", "before", *after}
+    assert check(tmp_path) == []
+
+
+@pytest.mark.parametrize(("call", "number"), [("sync", errno.EIO), ("pwrite", errno.EROFS)])
+async def test_a_disk_that_refuses_for_good_ends_the_daemon(
+    faulty: Path, tmp_path: Path, call: str, number: int
+) -> None:
+    *_, said = write_while_it_fails(faulty, tmp_path, call, number, 1000)
+    assert said.startswith("ended: ")
+    assert {"default", "before"} <= await look(tmp_path)
+    assert check(tmp_path) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few megabytes."""
+    place = tmp_path / "small"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", place], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip("no file systems can be mounted here")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def remount(place: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", place], check=True)
+
+
+async def test_a_full_disk_keeps_what_was_answered_and_goes_on_when_there_is_room(
+    small_disk: Path,
+) -> None:
+    kept = []
+    async with open_store(small_disk, cluster_id="c", now=NOW) as store:
+        (small_disk / "others").write_bytes(bytes(1_000_000))
+        with suppress(StorageFull):
+            for number in range(1000):
+                await store.write(add(f"{number}" + "x" * 20_000))
+                kept.append(f"{number}" + "x" * 20_000)
+        assert len(kept) < 1000
+        assert names(store) == {"default", *kept}
+        (small_disk / "others").unlink()
+        await store.write(add("after"))
+    assert await look(small_disk) == {"default", *kept, "after"}
+    assert check(small_disk) == []
+
+
+async def test_a_disk_that_cannot_be_written_is_refused_at_the_start(small_disk: Path) -> None:
+    await look(small_disk)
+    remount(small_disk, "ro")
+    with pytest.raises(StorageUnusable, match="cannot write to the data directory"):
+        await look(small_disk)
+    remount(small_disk, "rw")
+    assert await look(small_disk) == {"default"}
