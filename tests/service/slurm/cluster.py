@@ -93,12 +93,15 @@ class Cluster:
         child.wait(HAPPENS_WITHIN)
 
     def mend(self) -> None:
-        """Start what does not run, and let all hosts take jobs again."""
+        """Start what does not run."""
         if "slurmctld" not in self.children:
             self.start_controller()
         for node in NODES:
             if node not in self.children:
                 self.start_node(node)
+
+    def clear(self) -> None:
+        """End all jobs, and let all hosts take jobs again."""
         self.run("scancel", "--me")
         self.until("both nodes are idle", self._resumed)
 
