@@ -130,8 +130,8 @@ async def logins(world: World) -> None:
     done = await world.change("POST", "/v1/auth/cloudid/login", body)
     world.promise_token(done["auth"]["client_token"])
     await world.change("DELETE", role, at=role, shows=None)
-    await world.change("DELETE", at)
     world.forget("/v1/auth/cloudid")
+    await world.change("DELETE", at)
     world.forget_tokens()
     await world.change("DELETE", mount)
 

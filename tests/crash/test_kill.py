@@ -87,7 +87,7 @@ class Client:
         self.number += 1
         code = self.ledger.codes.setdefault(job_id, self.chance.choice([-1, 0, 3]))
         command = RUNS_ON if code < 0 else ENDS
-        text = command.format(starts=self.ledger.starts, code=code)
+        text = command.format(starts=self.ledger.starts.path, code=code)
         definition = job(
             job_id, "service" if code < 0 else "batch", text, Meta={"n": f"{self.number}"}
         )
