@@ -100,9 +100,18 @@ class Cluster:
             if node not in self.children:
                 self.start_node(node)
 
+    def has_saved(self, alloc_id: str) -> bool:
+        """Tell whether a controller that is killed now would know a job when it starts again."""
+        file = self.directory / "ctld" / "job_state"
+        return file.exists() and f"alloc-{alloc_id}".encode() in file.read_bytes()
+
     def clear(self) -> None:
         """End all jobs, and let all hosts take jobs again."""
         self.run("scancel", "--me")
+        self.clear_hosts()
+
+    def clear_hosts(self) -> None:
+        """Let all hosts take jobs again, and return when nothing runs there."""
         self.until("both nodes are idle", self._resumed)
 
     def _resumed(self) -> bool:

@@ -21,10 +21,13 @@ def _whole(cluster: Cluster) -> Iterator[None]:
 async def test_a_controller_that_is_killed_after_a_submission_loses_nothing(
     steward: Steward, cluster: Cluster, task: Task
 ) -> None:
+    # What runs already when its controller forgets it is killed by the cluster itself.
+    cluster.run("scontrol", "update", "nodename=node[1-2]", "state=drain", "reason=a test")
     alloc_id = await submitted(steward, script("accepted", task.text))
     cluster.end("slurmctld", signal.SIGKILL)
     cluster.start_controller()
     task.go()
+    cluster.clear_hosts()
     await completed(steward, "accepted", alloc_id, task)
 
 
@@ -33,6 +36,7 @@ async def test_a_controller_that_is_killed_while_a_task_runs_does_not_run_it_twi
 ) -> None:
     alloc_id = await submitted(steward, script("running", task.text))
     await task.until("began")
+    cluster.until("the controller has saved it", lambda: cluster.has_saved(alloc_id))
     cluster.end("slurmctld", signal.SIGKILL)
     cluster.start_controller()
     task.go()
