@@ -11,7 +11,15 @@ import msgspec
 from daemon.evals import shortage
 from daemon.scheduler import reschedule
 from daemon.wording import several
-from storage.queries import allocations, children, deployments, evaluations, jobs, periodic
+from storage.queries import (
+    allocations,
+    children,
+    deployments,
+    evaluations,
+    jobs,
+    nodes,
+    periodic,
+)
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus, TaskPhase
 from storage.records.base import SECOND
@@ -20,6 +28,7 @@ from storage.records.evaluation import EvalStatus, Evaluation, PlacementMetric
 from storage.records.explanation import Cause, Explanation, Reason, Retry
 from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
+from storage.records.node import NodeStatus
 from storage.records.periodic import SlotOutcome
 from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
@@ -193,6 +202,9 @@ def _starting(db: Snapshot, one: Allocation) -> Reason:
         if state.state == TaskPhase.PENDING
         for event in allocations.newest_events(db, one.id, name, most=1)
     ]
+    node = nodes.find(db, one.node_id)
+    if node is not None and node.engine and node.status != NodeStatus.READY:
+        last.append(f'node "{node.name}": {node.status_description}')
     text = "has its place and is starting" + (f" ({'; '.join(last)})" if last else "")
     if ending := sum(_has_not_ended(db, before) for before in _predecessors(one)):
         text = f"has its place and begins when {several(ending, 'allocation')} there came to an end"

@@ -220,7 +220,7 @@ def _unfit(job: Job, clusters: Mapping[str, Collection[str]]) -> list[str]:
     drivers = clusters[job.node_pool]
     return [
         f'group "{group.name}": {what} cannot be in node pool "{job.node_pool}", which is a '
-        f"cluster; {fix}, or choose another node_pool"
+        f"cluster: {fix}, or choose another node_pool"
         for group in job.task_groups or ()
         for what, fix in (*unfit(job, group), *unoffered(group, drivers))
     ]

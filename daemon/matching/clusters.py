@@ -16,11 +16,11 @@ _HOST_MODES = ("", "host", "none")
 def unfit(job: Job, group: TaskGroup) -> Iterator[tuple[str, str]]:
     """Yield what of a group no cluster holds, field and value, and what to do about it."""
     if job.type in (JobType.SYSTEM, JobType.SYSBATCH):
-        yield f'type = "{job.type}"', "a cluster chooses the hosts itself: make it a batch job"
+        yield f'type = "{job.type}"', "make it a batch job"
     tasks = group.tasks or []
     if len(tasks) != 1:
         names = ", ".join(task.name for task in tasks) or "none"
-        yield f"{len(tasks)} tasks ({names})", "exactly one: make a group of each"
+        yield f"{len(tasks)} tasks ({names})", "give each a group of its own"
     yield from _of_group(group)
     for task in tasks:
         yield from _of_task(task)
@@ -33,7 +33,7 @@ def _of_group(group: TaskGroup) -> Iterator[tuple[str, str]]:
     disk = group.ephemeral_disk
     for name, wanted in (("sticky", disk.sticky), ("migrate", disk.migrate)):
         if wanted:
-            yield f"ephemeral_disk.{name} = true", "each job has a disk of its own: leave it out"
+            yield f"ephemeral_disk.{name} = true", "leave it out"
     for name, volume in (group.volumes or {}).items():
         yield f'volume "{name}" (type = "{volume.type}")', "leave it out"
     yield from _of_services(group.services)
@@ -47,10 +47,10 @@ def _of_task(task: Task) -> Iterator[tuple[str, str]]:
     ):
         yield what + field, fix
     if task.lifecycle is not None:
-        yield f'{what}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out: it is alone there"
+        yield f'{what}lifecycle.hook = "{task.lifecycle.hook}"', "leave it out"
     if task.resources.devices:
         names = ", ".join(device.name for device in task.resources.devices)
-        yield f"{what}resources.device ({names})", "ask for a feature by a constraint"
+        yield f"{what}resources.device ({names})", "ask for a feature of the hosts by a constraint"
     if task.volume_mounts:
         names = ", ".join(mount.volume for mount in task.volume_mounts)
         yield f"{what}volume_mount ({names})", "leave it out"
@@ -61,15 +61,15 @@ def _of_networks(field: str, networks: list[Network] | None) -> Iterator[tuple[s
         ports = [*(network.reserved_ports or ()), *(network.dynamic_ports or ())]
         if ports:
             labels = ", ".join(port.label for port in ports)
-            yield f"{field} with ports ({labels})", "nobody can keep them free: leave it out"
+            yield f"{field} with ports ({labels})", "leave the ports out"
         elif network.mode not in _HOST_MODES:
-            yield f'{field}.mode = "{network.mode}"', 'write mode = "host", or leave it out'
+            yield f'{field}.mode = "{network.mode}"', 'write mode = "host"'
 
 
 def _of_services(services: list[Service] | None) -> Iterator[tuple[str, str]]:
     for service in services or ():
         if service.checks:
-            yield f'service "{service.name}" with checks', "nobody can reach it: leave them out"
+            yield f'service "{service.name}" with checks', "leave the checks out"
         if service.connect is not None:
             yield f'service "{service.name}" with connect', "leave it out"
 

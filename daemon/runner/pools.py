@@ -15,7 +15,7 @@ from daemon.clock import Clock
 from daemon.config import Config
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.slurm import partition
-from daemon.runner.drivers.slurm.partition import Partition
+from daemon.runner.drivers.slurm.partition import NoPartition, Partition
 from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.env import node_values
 from daemon.runner.fingerprint import computed_class, of_daemon
@@ -189,15 +189,22 @@ def mirrored(before: Node, pool: Pool, seen: Partition, drivers: Drivers, now: i
     return _classed(_with_status(node, status, description, now))
 
 
-def unreachable(before: Node, reason: str, drivers: Drivers, now: int) -> Node:
-    """Return the node of a pool whose cluster does not answer: what was known of it stays."""
-    text = f"the cluster does not answer: {reason}"
+def unreachable(before: Node, text: str, drivers: Drivers, now: int) -> Node:
+    """Return the node of a pool whose cluster does not answer, or has no such partition.
+
+    What was known of it stays.
+    """
     node = msgspec.structs.replace(
         before,
         attributes=before.attributes | {"engine.reachable": "false"},
         drivers=_drivers(before, drivers, text, now),
     )
     return _classed(_with_status(node, NodeStatus.DISCONNECTED, text, now))
+
+
+def _told(error: ToolFailed) -> str:
+    missing = isinstance(error, NoPartition)
+    return str(error) if missing else f"the cluster does not answer: {error}"
 
 
 def _of_hosts(seen: Partition) -> str:
@@ -335,7 +342,7 @@ class Mirror(msgspec.Struct, frozen=True, kw_only=True):
                 failed += 1
                 _log.debug("pool %s: %s", name, error)
                 if failed >= FAILURES:
-                    await self._note(name, partial(unreachable, reason=str(error), drivers=drivers))
+                    await self._note(name, partial(unreachable, text=_told(error), drivers=drivers))
             else:
                 failed = 0
                 await self._note(name, partial(mirrored, pool=pool, seen=seen, drivers=drivers))

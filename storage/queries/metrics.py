@@ -26,6 +26,11 @@ _EVALUATIONS = """
   GROUP BY 1, 2, 3, 4
 """
 _ALLOCATIONS = "SELECT client_status, count(*) AS number FROM allocations GROUP BY client_status"
+_ON_NODE = """
+    SELECT client_status, count(*) AS number FROM allocations
+     WHERE node_id = :node_id
+  GROUP BY client_status
+"""
 _KILLED_FOR_MEMORY = """
     SELECT count(*) AS number
       FROM task_events
@@ -90,3 +95,8 @@ def unfinished_evaluations(db: Snapshot, now: int) -> list[Unfinished]:
 def allocations_by_status(db: Snapshot) -> dict[str, int]:
     """Return how many allocations the runner reports in each status."""
     return {row["client_status"]: row["number"] for row in db.all(_ALLOCATIONS)}
+
+
+def allocations_on(db: Snapshot, node_id: str) -> dict[str, int]:
+    """Return likewise how many there are on one node."""
+    return {row["client_status"]: row["number"] for row in db.all(_ON_NODE, {"node_id": node_id})}

@@ -1,9 +1,12 @@
 """What can be asked of the machine about an allocation that it runs, and done to it."""
 
+from functools import partial
+
 from daemon.api.cluster.find import find_group
 from daemon.web.reply import Reply, text
 from daemon.web.request import Request
 from storage.errors import Refused
+from storage.queries import nodes
 from storage.records.base import Record
 
 _DONE = {"Index": 0}
@@ -86,7 +89,13 @@ async def collect_all(request: Request) -> Reply:
 
 
 async def machine_usage(request: Request) -> Reply:
-    """Show what the machine uses."""
+    """Show what the machine uses. Raises `Refused` for a cluster: its hosts are other machines."""
+    asked = request.query.text("node_id")
+    node = request.parts.store.read(partial(nodes.find, node_id=asked)) if asked else None
+    if node is not None and node.engine:
+        raise Refused(
+            f'node "{asked}" is a pool of a cluster: nobody here knows what its hosts use'
+        )
     return Reply(body=request.parts.tasks.machine_usage())
 
 

@@ -4,6 +4,7 @@ Everything is counted when somebody asks; between two questions metrics cost not
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -40,10 +41,10 @@ async def gauges(parts: Parts) -> list[Gauge]:
     """Return all metrics."""
     now = parts.clock.now()
     found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
-    running = parts.store.read(lambda db: allocations.to_run(db, parts.tasks.node_id))
+    running = parts.store.read(_running)
     at_work = []
     for one in running:
-        if one.client_status == ClientStatus.RUNNING and (usage := await _usage(parts, one)):
+        if usage := await _usage(parts, one):
             found += _of_allocation(one, usage, parts.config.node_name)
             at_work.append(one)
     found += await parts.store.read_long(
@@ -56,6 +57,11 @@ async def gauges(parts: Parts) -> list[Gauge]:
         for mount, age in parts.door.token_ages().items()
     ]
     return found
+
+
+def _running(db: Snapshot) -> list[Allocation]:
+    every = [one for node in nodes.every(db) for one in allocations.to_run(db, node.id)]
+    return [one for one in every if one.client_status == ClientStatus.RUNNING]
 
 
 async def _usage(parts: Parts, one: Allocation) -> AllocationUsage | None:
@@ -74,14 +80,15 @@ def _resident() -> int:
 
 
 def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
-    counted = metrics.allocations_by_status(db)
+    members = nodes.every(db)
+    counted = _counted(db, members)
     return [
         *_jobs(db),
         *_evaluations(metrics.unfinished_evaluations(db, now)),
         *(
             gauge
-            for node in nodes.every(db)
-            for gauge in _node(node, holdings.held(db, node.id), counted, host)
+            for node in members
+            for gauge in _node(node, holdings.held(db, node.id), counted[node.id], host)
         ),
         *(
             Gauge("steward.collected", number, {"kind": kind})
@@ -91,6 +98,15 @@ def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
         Gauge("nomad.raft.appliedIndex", db.last_index()),
         Gauge("nomad.raft.lastIndex", db.last_index()),
     ]
+
+
+def _counted(db: Snapshot, members: list[Node]) -> dict[str, Counter[str]]:
+    """Return how many allocations each node has in each status: this machine what no cluster has."""
+    found = {one.id: Counter(metrics.allocations_on(db, one.id)) for one in members if one.engine}
+    here = Counter(metrics.allocations_by_status(db))
+    for there in found.values():
+        here.subtract(there)
+    return {one.id: found.get(one.id, here) for one in members}
 
 
 def _jobs(db: Snapshot) -> Iterator[Gauge]:
@@ -151,7 +167,8 @@ def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iter
         ("disk", held.disk, has.disk.disk_mb),
     ):
         yield Gauge(f"nomad.client.allocated.{name}", used, labels)
-        yield Gauge(f"nomad.client.unallocated.{name}", total - used, labels)
+        free = max(0, total - used) if node.engine else total - used  # the rest waits there
+        yield Gauge(f"nomad.client.unallocated.{name}", free, labels)
     yield Gauge("nomad.client.allocated.max_memory", held.memory, labels)
     alive = {"pending": counted.get("pending", 0), "running": counted.get("running", 0)}
     ended = sum(counted.get(status, 0) for status in ("complete", "failed", "lost"))

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from daemon.evals.explain import explain
 from daemon.evals.nodes import evaluate_down
 from storage.queries import nodes
 from storage.records.allocation import ClientStatus
@@ -61,3 +62,28 @@ async def test_what_ran_in_a_pool_that_has_left_is_lost(store: Store) -> None:
     assert lost.client_status == "lost"
     await evaluate_down(store, world.ids, now=world.clock.now())
     assert world.evaluations(EvalStatus.PENDING, "there") == []
+
+
+async def test_it_is_explained_what_keeps_work_in_a_cluster_from_beginning(store: Store) -> None:
+    said = "the cluster does not answer: it hangs"
+    away = {"status": NodeStatus.DISCONNECTED, "status_description": said}
+    world = await joined(store)
+    await world.register(there())
+    await world.work()
+    await world.join(cluster(**away))
+    (reason,) = explained(world)
+    assert reason == f'there.web[0] has its place and is starting (node "hpc": {said})'
+
+
+async def test_it_is_explained_why_nothing_is_placed_in_a_cluster(store: Store) -> None:
+    said = "the cluster does not answer: it hangs"
+    world = await joined(store, status=NodeStatus.DISCONNECTED, status_description=said)
+    await world.register(there())
+    await world.work()
+    (reason,) = explained(world)
+    assert reason.endswith(f'because node "hpc" is disconnected ({said})')
+
+
+def explained(world: Cluster) -> list[str]:
+    found = world.store.read(lambda db: explain(db, "default", "there"))
+    return [one.message for one in found.reasons] if found else []

@@ -81,9 +81,9 @@ CHECKED = Service(name="web", checks=[Check(name="alive")])
         (
             in_cluster(group(samples.task("a"), samples.task("b"))),
             "2 tasks (a, b)",
-            "make a group of each",
+            "give each a group of its own",
         ),
-        (in_cluster(group(networks=[HTTP])), "network with ports (http)", "leave it out"),
+        (in_cluster(group(networks=[HTTP])), "network with ports (http)", "leave the ports out"),
         (
             in_cluster(group(networks=[Network(mode="bridge")])),
             'network.mode = "bridge"',
@@ -92,13 +92,17 @@ CHECKED = Service(name="web", checks=[Check(name="alive")])
         (
             in_cluster(group(samples.task(resources=Resources(networks=[HTTP])))),
             'task "main": resources.network with ports (http)',
-            "leave it out",
+            "leave the ports out",
         ),
-        (in_cluster(group(services=[CHECKED])), 'service "web" with checks', "leave them out"),
+        (
+            in_cluster(group(services=[CHECKED])),
+            'service "web" with checks',
+            "leave the checks out",
+        ),
         (
             in_cluster(group(samples.task(services=[CHECKED]))),
             'task "main": service "web" with checks',
-            "leave them out",
+            "leave the checks out",
         ),
         (
             in_cluster(group(services=[Service(name="web", connect={})])),
@@ -153,8 +157,8 @@ async def test_what_no_cluster_holds_is_refused_with_what_to_do(
         ),
     )
     assert fault.startswith(f'group "web": {what} cannot be in node pool "hpc", which is a cluster')
-    assert fix in fault
-    assert fault.endswith("or choose another node_pool")
+    assert f"cluster: {fix}" in fault
+    assert fault.endswith(", or choose another node_pool")
 
 
 async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from daemon.config import Config
 from daemon.runner.drivers.mock import MockDriver
-from daemon.runner.drivers.slurm.partition import Partition, described
+from daemon.runner.drivers.slurm.partition import NoPartition, Partition, described
 from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.pools import AGAIN, EVERY, LEFT, NOT_ASKED, Mirror, happened, register_pools
 from daemon.runner.pools import mirrored as as_seen
@@ -165,7 +165,7 @@ async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(
 class Script:
     """What the cluster says, look by look; the last thing for ever."""
 
-    def __init__(self, *answers: Partition | str) -> None:
+    def __init__(self, *answers: Partition | ToolFailed | str) -> None:
         self.answers = list(answers)
         self.asked: list[float] = []
 
@@ -173,7 +173,9 @@ class Script:
         self.asked.append(trio.current_time())
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, str):
-            raise ToolFailed(answer)
+            answer = ToolFailed(answer)
+        if isinstance(answer, ToolFailed):
+            raise answer
         return answer
 
 
@@ -237,6 +239,14 @@ async def test_three_failures_make_a_cluster_unreachable_and_what_was_known_stay
         assert back.drivers["slurm"].healthy
         assert back.attributes == before.attributes
         assert messages(back)[-2:] == [away.status_description, "the cluster answers again"]
+
+
+async def test_a_partition_that_is_none_is_not_taken_for_silence(
+    store: Store, autojump_clock: Any
+) -> None:
+    async with mirrored(store, Script(NoPartition("the cluster has no partition 'main'"))):
+        node = await until(store, "hpc", lambda node: node.status == NodeStatus.DISCONNECTED)
+        assert node.status_description == "the cluster has no partition 'main'"
 
 
 async def test_hosts_that_are_not_up_count_for_nothing_but_remain_the_largest(

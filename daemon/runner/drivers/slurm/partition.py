@@ -12,7 +12,8 @@ from storage.records.node import EngineHost
 UP = "up"
 _HOSTS = "%N|%T|%c|%m|%f|%E"
 _WORK = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
-_SIGNS = "*~#!%$@^-"  # behind a state
+_SIGNS = "*~#!%$@^-"  # behind a state; most say that the cluster saves power
+_OTHERWISE = {"$": "maint", "@": "reboot", "^": "reboot"}
 _WORDS = {
     UP: "takes jobs",
     "down": "is down",
@@ -31,8 +32,13 @@ _WORDS = {
     "future": "is not there yet",
 }
 _SILENT = "*"
+_LONGEST = 200  # letters of a reason, which anybody may write who may drain a host
 _NOTHING = frozenset({"none", "(null)", "n/a", ""})
 _OPEN = frozenset({"UP", "DOWN"})  # of a partition: what is submitted waits at least
+
+
+class NoPartition(ToolFailed):
+    """The cluster answers, and has no such partition, or no host in it."""
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +69,11 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look(tools: Tools, name: str) -> Partition:
-    """Ask the cluster for a partition. Raises `ToolFailed`."""
+    """Ask the cluster for a partition. Raises `ToolFailed`, `NoPartition`."""
     hosts = hosts_of(await tools.run("sinfo", "-h", "-N", "-p", name, "-o", _HOSTS))
     if not hosts:
-        raise ToolFailed(
-            f"partition {name!r} has no hosts, or the cluster has no such partition: "
-            "compare with what sinfo prints"
+        raise NoPartition(
+            f"the cluster has no partition {name!r}, or no host in it: compare with what sinfo prints"
         )
     said = fields_of(await tools.run("scontrol", "-o", "show", "partition", name))
     return Partition(
@@ -83,10 +88,10 @@ def hosts_of(text: str) -> list[EngineHost]:
     """Return the hosts that `sinfo` has printed, by name; lines of another form are passed over."""
     found = {}
     for fields in rows(text):
-        name, state, cores, memory, features, reason = [*fields, *[""] * 6][:6]
+        name, state, cores, memory, features, *rest = [*fields, *[""] * 5]
         if not (name and cores.isdecimal() and memory.isdecimal()):
             continue
-        why = "" if reason.strip().lower() in _NOTHING else reason.strip()
+        why = _reason("|".join(rest).strip("|"))
         found[name] = EngineHost(
             name=name,
             state=_state(state),
@@ -99,11 +104,18 @@ def hosts_of(text: str) -> list[EngineHost]:
     return [found[name] for name in sorted(found)]
 
 
+def _reason(text: str) -> str:
+    """Return why a host is as it is, in letters that a screen shows and no more than a line."""
+    shown = "".join(one for one in text if one.isprintable()).strip()
+    return "" if shown.lower() in _NOTHING else shown[:_LONGEST]
+
+
 def _state(text: str) -> str:
-    """Return the state of a host without how busy it is: `up`, or the cluster's word."""
+    """Return the state of a host without how busy or awake it is: `up`, or the cluster's word."""
     word = text.strip().lower().rstrip(_SIGNS)
     signs = text.strip()[len(word) :]
-    return (UP if word in _WORK else word) + signs
+    found = next((state for sign, state in _OTHERWISE.items() if sign in signs), word)
+    return (UP if found in _WORK else found) + (_SILENT if _SILENT in signs else "")
 
 
 def described(state: str, reason: str) -> str:
@@ -112,9 +124,9 @@ def described(state: str, reason: str) -> str:
     >>> described("drained", "disk is full")
     'takes no new jobs: disk is full'
     """
-    word = state.rstrip(_SIGNS)
+    word = state.rstrip(_SILENT)
     text = _WORDS.get(word, f"is {word}")
-    if _SILENT in state[len(word) :]:
+    if word != state:
         text = f"{text}, and does not respond" if word != UP else "does not respond"
     return f"{text}: {reason}" if reason else text
 

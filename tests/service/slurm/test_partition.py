@@ -1,0 +1,34 @@
+"""What our parser makes of a real cluster: its hosts, a drained one, and partitions that are none."""
+
+import pytest
+
+from daemon.runner.drivers.slurm.partition import NoPartition, look
+from daemon.runner.drivers.slurm.tools import Tools
+from tests.service.slurm.cluster import PATH, Cluster
+
+
+async def test_a_partition_is_seen_with_its_hosts_and_why_one_takes_nothing(
+    cluster: Cluster,
+) -> None:
+    tools = Tools(path=PATH, config=str(cluster.config))
+    cluster.run(
+        *("scontrol", "update", "nodename=node2", "state=drain", "reason=the | disk is full")
+    )
+    try:
+        seen = await look(tools, "main")
+    finally:
+        cluster.run("scontrol", "update", "nodename=node2", "state=resume")
+    assert [(one.name, one.cores, one.memory_mb) for one in seen.hosts] == [
+        ("node1", 16, 8000),
+        ("node2", 16, 8000),
+    ]
+    first, second = seen.hosts
+    assert (first.state, first.description) == ("up", "takes jobs")
+    assert second.description == "takes no new jobs: the | disk is full"
+    assert (seen.is_open, seen.max_time) == (True, "UNLIMITED")
+    assert seen.version.count(".") >= 1
+
+
+async def test_a_partition_that_is_none_is_said(cluster: Cluster) -> None:
+    with pytest.raises(NoPartition, match="no partition 'nowhere'"):
+        await look(Tools(path=PATH, config=str(cluster.config)), "nowhere")

@@ -1,0 +1,71 @@
+"""What a cluster prints of a partition, as hosts with their states in words."""
+
+import pytest
+
+from daemon.runner.drivers.slurm.partition import Partition, fields_of, hosts_of
+from storage.records.node import EngineHost
+
+
+def test_a_line_is_a_host() -> None:
+    assert hosts_of("node1|mixed|16|8000|gpu,big,gpu|none\n") == [
+        EngineHost(
+            name="node1",
+            state="up",
+            description="takes jobs",
+            cores=16,
+            memory_mb=8000,
+            features=["big", "gpu"],
+        )
+    ]
+
+
+@pytest.mark.parametrize("state", ["idle", "mixed", "allocated", "completing", "planned", "IDLE"])
+def test_how_busy_a_host_is_makes_no_difference(state: str) -> None:
+    (one,) = hosts_of(f"a|{state}|1|1|(null)|none")
+    assert (one.state, one.reason, one.description, one.features) == ("up", "", "takes jobs", [])
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "shown", "words"),
+    [
+        ("down*", "Not responding", "down*", "is down, and does not respond: Not responding"),
+        ("allocated*", "none", "up*", "does not respond"),
+        ("drained", "disk | is full", "drained", "takes no new jobs: disk | is full"),
+        (
+            "draining",
+            "Duplicate jobid",
+            "draining",
+            "finishes what runs there and takes no new jobs: Duplicate jobid",
+        ),
+        ("maint", "", "maint", "is being maintained"),
+        ("idle~", "none", "up", "takes jobs"),
+        ("idle$", "none", "maint", "is being maintained"),
+        ("mixed@", "none", "reboot", "is being started anew"),
+        ("blocked", "x\x1b[2Jy", "blocked", "is blocked: x[2Jy"),
+    ],
+)
+def test_every_other_state_is_kept_and_said_in_words(
+    state: str, reason: str, shown: str, words: str
+) -> None:
+    (one,) = hosts_of(f"a|{state}|1|1|(null)|{reason}")
+    assert (one.state, one.description) == (shown, words)
+
+
+def test_a_host_is_there_once_and_lines_of_another_form_are_passed_over() -> None:
+    text = "b|idle|1|1||none\nb|idle|1|1||none\na|idle|many|1||none\nwarning: x\n\n|idle|1|1||"
+    assert [one.name for one in hosts_of(text)] == ["b"]
+
+
+def test_the_largest_host_is_one_that_may_be_down() -> None:
+    hosts = hosts_of("a|idle|4|900||none\nb|down|8|100||none\nc|idle|8|50||none")
+    seen = Partition(hosts=hosts)
+    assert seen.largest is not None
+    assert (seen.largest.name, [one.name for one in seen.working]) == ("b", ["a", "c"])
+    assert Partition(hosts=[]).largest is None
+
+
+def test_the_words_of_scontrol_are_pairs() -> None:
+    line = "PartitionName=main AllowGroups=ALL MaxTime=UNLIMITED State=UP TRES=cpu=32,mem=1 odd"
+    said = fields_of(line)
+    assert (said["State"], said["MaxTime"], said["TRES"]) == ("UP", "UNLIMITED", "cpu=32,mem=1")
+    assert "odd" not in said
