@@ -23,6 +23,7 @@ from daemon.runner.drivers.slurm.cluster import Cluster, seconds
 from daemon.runner.drivers.slurm.intake import Intake
 from daemon.runner.drivers.slurm.states import Sighting
 from daemon.runner.drivers.slurm.tools import ToolFailed
+from daemon.runner.drivers.users import find_user
 from daemon.runner.logs import TaskLog
 from daemon.runner.usage import Account, Use
 from storage.queries import cluster_runs
@@ -178,18 +179,18 @@ class Run:
         if self.row.status != RunStatus.SUBMITTING:
             return
         attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
-        if attempt.user and not is_root:
-            await self._change(status=RunStatus.ENDED)
-            raise StartFailed(
-                f"user {attempt.user!r}: only a daemon that is root can run others' tasks"
-            )
         env = submission.environment_of(
             claim=claim,
             url=self.cluster.url,
             directory=home_of(pool.directory, attempt),
             ca=self.cluster.ca,
         )
-        words = submission.words(attempt, self.row, pool, is_root=is_root)
+        try:
+            user = find_user(attempt.user) if attempt.user else None
+            words = submission.words(attempt, self.row, pool, user, is_root=is_root)
+        except StartFailed:
+            await self._change(status=RunStatus.ENDED)
+            raise
         try:
             job_id = submission.job_number(await self.cluster.submit(words, env))
         except ToolFailed as error:

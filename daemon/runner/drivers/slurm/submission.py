@@ -7,6 +7,7 @@ import math
 import re
 
 from daemon.runner.drivers.driver import Attempt
+from daemon.runner.drivers.shim import User
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
@@ -33,8 +34,15 @@ def minutes(longest: int) -> int:
     return math.ceil(longest / _MINUTE) + 1
 
 
-def words(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
-    """Return the words of `sbatch`."""
+def as_user(user: User | None) -> list[str]:
+    """Return the words with which a program of the cluster acts for another user, and that one's group."""
+    return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
+
+
+def words(
+    attempt: Attempt, run: ClusterRun, pool: Pool, user: User | None, *, is_root: bool
+) -> list[str]:
+    """Return the words of `sbatch`; `user` is whom the task runs as, None for the daemon's own."""
     said = [
         "--parsable",
         "--no-requeue",
@@ -64,9 +72,7 @@ def words(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> li
         said.append(f"--account={pool.account}")
     if pool.qos:
         said.append(f"--qos={pool.qos}")
-    if attempt.user and is_root:
-        said.append(f"--uid={attempt.user}")
-    return said
+    return [*said, *as_user(user)]
 
 
 def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:

@@ -1,0 +1,143 @@
+"""What the programs of a cluster are asked, and what is concluded from what they say.
+
+The programs are a function here, so nothing is left to chance: tests/parts/runner/test_cluster.py
+has them as processes.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from daemon.clock import SystemClock
+from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.slurm.cluster import Cluster
+from daemon.runner.drivers.slurm.desk import Desk
+from daemon.runner.drivers.slurm.driver import SlurmDriver
+from daemon.runner.drivers.slurm.run import Run
+from daemon.runner.drivers.slurm.tools import Tools
+from storage.queries import cluster_runs
+from storage.records.cluster_run import ClusterRun
+from storage.records.pool import SLURM, Pool
+from storage.store import Store
+
+ALLOC = "a1"
+NAME = f"alloc-{ALLOC}"
+Answer = Callable[[str, list[str]], Awaitable[str]]
+
+
+class Programs(Tools, frozen=True, kw_only=True):
+    """The programs: what they were asked, and who answers."""
+
+    answer: Answer
+    calls: list[list[str]]
+
+    async def run(
+        self, program: str, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> str:
+        await trio.lowlevel.checkpoint()
+        self.calls.append([program, *words])
+        return await self.answer(program, list(words))
+
+
+async def seventeen(program: str, words: list[str]) -> str:
+    """Take a job as number 17, and know of nothing else."""
+    return "17\n" if program == "sbatch" else ""
+
+
+class Stage:
+    """A cluster with its driver, and the secrets that were given out."""
+
+    def __init__(self, store: Store, directory: Path, **pool: Any) -> None:
+        self.store, self.directory = store, directory
+        self.secrets: list[str] = []
+        self.tools = Programs(path="", answer=seventeen, calls=[])
+        self.desk = Desk(store, SystemClock(), self._fresh)
+        self._numbers: Iterator[int] = count()
+        given = Pool(engine=SLURM, directory="/hosts", **pool)
+        self.cluster = Cluster(
+            "hpc", given, self.tools, store, SystemClock(), url="http://u", ca=""
+        )
+
+    def answers(self, answer: Answer) -> None:
+        """Let somebody else answer for the programs."""
+        self.tools = Programs(path="", answer=answer, calls=self.tools.calls)
+        self.cluster.tools = self.tools
+
+    def _fresh(self) -> str:
+        self.secrets.append(f"secret-of-no-use-{next(self._numbers)}")
+        return self.secrets[-1]
+
+    def claim_of(self, number: int = 0) -> str:
+        """Return the claim that was given out last."""
+        return f"{ALLOC}.{number}.{self.secrets[-1]}"
+
+    def attempt(self, number: int = 0, **fields: Any) -> Attempt:
+        for name in ("alloc/logs", "main/local", "main/secrets"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        named = {"alloc_id": ALLOC, "task": "main", "number": number}
+        given = {"directory": str(self.directory), "config": {"command": "x"}, "env": {}}
+        return Attempt(**{**named, **given, **fields})
+
+    async def start(self, name: str = SLURM, **fields: Any) -> Run:
+        """Start an attempt by one of the driver's names."""
+        started = await SlurmDriver(self.cluster, self.desk, name).start(self.attempt(**fields))
+        assert isinstance(started, Run)
+        return started
+
+    def row(self, number: int = 0) -> ClusterRun:
+        found = self.store.read(lambda db: cluster_runs.find(db, ALLOC, "main", number))
+        assert found is not None
+        return found
+
+    def asked(self, program: str) -> list[list[str]]:
+        """Return the words with which a program was called."""
+        return [words for called, *words in self.tools.calls if called == program]
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        while not done():  # noqa: ASYNC110  # tests wait for the state, whoever changes it
+            await trio.sleep(0.001)
+
+
+@pytest.fixture
+def stage(store: Store, tmp_path: Path) -> Stage:
+    return Stage(store, tmp_path / "alloc")
+
+
+def silent(text: str) -> None:
+    """Tell nobody."""
+
+
+# ---- as whom ---------------------------------------------------------------------------------------
+
+
+async def test_under_the_name_of_exec_nothing_runs_as_root(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for user in ("root", "0"):
+        with pytest.raises(StartFailed, match="may run no task of exec"):
+            await stage.start("exec", user=user)
+    assert (await stage.start("exec")).attempt.user == "nobody"
+    assert (await stage.start("raw_exec", number=1, user="root")).attempt.user == "root"
+
+
+async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(
+    stage: Stage,
+) -> None:
+    with pytest.raises(StartFailed, match="unknown user nosuchuser"):
+        await stage.start(user="nosuchuser")
+    assert stage.tools.calls == []
+
+
+async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
+    run = await stage.start(user=str(os.geteuid()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        nursery.cancel_scope.cancel()
+    assert not [word for word in stage.asked("sbatch")[0] if word.startswith(("--uid", "--gid"))]
