@@ -10,20 +10,24 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
+import trio.testing
 
 from daemon.clock import SystemClock
 from daemon.runner.drivers.driver import Attempt, StartFailed
 from daemon.runner.drivers.slurm.cluster import Cluster
-from daemon.runner.drivers.slurm.desk import Desk
+from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
 from daemon.runner.drivers.slurm.driver import SlurmDriver
 from daemon.runner.drivers.slurm.run import Run
+from daemon.runner.drivers.slurm.states import Sighting
 from daemon.runner.drivers.slurm.tools import Tools
 from storage.queries import cluster_runs
-from storage.records.cluster_run import ClusterRun
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
+from tests.fakes.slurm.world import fake_slurm
 
 ALLOC = "a1"
 NAME = f"alloc-{ALLOC}"
@@ -141,3 +145,117 @@ async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
         await stage.until(lambda: stage.row().job_id == "17")
         nursery.cancel_scope.cancel()
     assert not [word for word in stage.asked("sbatch")[0] if word.startswith(("--uid", "--gid"))]
+
+
+# ---- which job -------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().status == RunStatus.WAITING)
+        await run.stop("SIGINT", 0)
+        await stage.until(lambda: bool(stage.asked("scancel")))
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel")[0] == [f"--name={NAME}", "17"]
+
+
+async def test_who_has_a_number_that_was_ours_is_not_cancelled(tmp_path: Path) -> None:
+    with fake_slurm(tmp_path) as slurm:
+        tools = Tools(path=slurm.path)
+        for name in ("ours", "other"):
+            words = ["--hold", "--parsable", f"--job-name={name}"]
+            await tools.run("sbatch", *words, stdin=b"#!/bin/sh\n")
+        ours, other = (slurm.jobs(name)[0]["id"] for name in ("ours", "other"))
+        await tools.run("scancel", "--name=ours", other)
+        await tools.run("scancel", "--name=ours", ours)
+        assert slurm.jobs("other")[0]["state"] == "PENDING"
+        assert slurm.jobs("ours")[0]["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        f"18|RUNNING|None|n1|{NAME}|{os.geteuid()}",
+        f"17|RUNNING|None|n1|other|{os.geteuid()}",
+        f"17|COMPLETED|None|n1|{NAME}|{os.geteuid()}",
+    ],
+)
+async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> None:
+    async def answer(program: str, words: list[str]) -> str:
+        return f"{line}\n"
+
+    stage.answers(answer)
+    await stage.start()
+    running = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, job_id="17")
+    await stage.store.write(lambda tx: cluster_runs.put(tx, running))
+    driver = SlurmDriver(stage.cluster, stage.desk)
+    stage.tools = Programs(path=str(stage.directory), answer=answer, calls=[])
+    stage.cluster.tools = stage.tools
+    (stage.directory / "srun").write_text("#!/bin/sh\n")
+    (stage.directory / "srun").chmod(0o755)
+    with pytest.raises(StartFailed, match="knows no job 17"):
+        await driver.open_session(stage.attempt(), ["true"], tty=False)
+
+
+@pytest.mark.parametrize("job", ["--me", "1_2", "12345678901", "-1", "1 2"])
+async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        with pytest.raises(TurnedAway, match="at most 10 digits"):
+            await stage.desk.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
+        with pytest.raises(TurnedAway, match="is job 17, and not 18"):
+            await stage.desk.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
+        assert stage.row().status == RunStatus.WAITING
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) -> None:
+    own, stranger = os.geteuid(), os.geteuid() + 1
+    lines = [
+        f"18|RUNNING|None|n1|{NAME}|{stranger}",
+        f"19|RUNNING|None|n1|alloc-other|{own}",
+        f"--me|RUNNING|None|n1|{NAME}|{own}",
+        f"17|PENDING|Priority||{NAME}|{own}",
+    ]
+
+    async def answer(program: str, words: list[str]) -> str:
+        if program == "squeue":
+            return "\n".join(lines) + "\n"
+        return await seventeen(program, words)
+
+    stage.answers(answer)
+    run = await stage.start()
+    said: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        nursery.start_soon(run.begun, said.append)
+        await stage.until(lambda: any("waits" in text for text in said))
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel") == []
+    assert all("%k" not in " ".join(words) for words in stage.asked("squeue"))
+
+
+async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        waits = Sighting(
+            job_id="17", state="PENDING", reason="", host="", name=NAME, user=os.geteuid()
+        )
+        run.sight([waits], trio.current_time())
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(stage.asked("sbatch")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
+    await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
+    asked = [words[words.index("-n") + 1] for words in stage.asked("squeue")]
+    assert [len(some.split(",")) for some in asked] == [2000, 1]

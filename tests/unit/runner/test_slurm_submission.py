@@ -6,7 +6,7 @@ import pytest
 
 from daemon.runner.drivers.driver import Attempt
 from daemon.runner.drivers.shim import User
-from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, words
+from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, pause, words
 from storage.records.base import MINUTE, SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
@@ -119,3 +119,8 @@ def test_a_number_is_what_comes_before_the_cluster() -> None:
     assert job_number("17\n") == "17"
     assert job_number("17;ci\n") == "17"
     assert job_number("nonsense") == ""
+
+
+def test_what_the_cluster_forgets_again_and_again_is_submitted_ever_more_seldom() -> None:
+    assert [pause(times) for times in range(5)] == [0, 0, 10, 20, 40]
+    assert pause(10_000) == 640

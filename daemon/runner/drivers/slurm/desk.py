@@ -30,6 +30,7 @@ from storage.writer import Transaction
 _CHUNK = 256 * 1024  # bytes of a bundle that are sent at once
 _PACKED = 2  # bundles that are made at the same time
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
+_JOB = re.compile(r"[0-9]{0,10}")
 _SIGNALLED = 128
 _WHY = {
     "time": "it ran for as long as it may",
@@ -93,9 +94,13 @@ class Desk:
         The same wrapper, by its nonce, gets it again. Raises `Denied`, `TurnedAway`, `OSError`.
         """
         row = self._known(secret, "claim_hash")
-        for name, text in (("nonce", nonce), ("job", job_id), ("host", host)):
+        for name, text in (("nonce", nonce), ("host", host)):
             if not _WORD.fullmatch(text) or (name == "nonce" and not text):
                 raise TurnedAway(400, f"{name} has letters, digits, '_', '.' and '-' only")
+        if not _JOB.fullmatch(job_id):
+            raise TurnedAway(400, "job is a number of at most 10 digits")
+        if job_id and row.job_id not in {"", job_id}:
+            raise TurnedAway(409, f"this attempt is job {row.job_id}, and not {job_id}")
         self._check(row, nonce)
         run = self._find(row)
         token, hashed = self._claims(row)
@@ -111,7 +116,7 @@ class Desk:
                 raise Denied
             self._check(now, nonce)
             known: dict[str, object] = {"token_hash": hashed, "host": host}
-            known["job_id"] = job_id or now.job_id
+            known["job_id"] = now.job_id or job_id
             if now.status != RunStatus.RUNNING:
                 known |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
                 known["claimed_at"] = self._clock.now()

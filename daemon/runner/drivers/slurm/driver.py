@@ -25,6 +25,7 @@ from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.desk import Desk
 from daemon.runner.drivers.slurm.session import StepSession
 from daemon.runner.drivers.slurm.submission import as_user
+from daemon.runner.drivers.slurm.tools import ToolFailed
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
 from storage.queries import cluster_runs
@@ -130,6 +131,7 @@ class SlurmDriver:
         srun = self._cluster.tools.find("srun")
         if row is None or row.status != RunStatus.RUNNING or srun is None:
             raise StartFailed("failed to start command: the task does not run on a host")
+        await self._check_job(row)
         home = home_of(self._cluster.pool.directory, attempt)
         name = self._as_somebody(attempt).user
         user = as_user(find_user(name) if name else None)
@@ -143,6 +145,17 @@ class SlurmDriver:
             return StepSession(sessions.start(line, env))
         except (OSError, ValueError) as error:
             raise StartFailed(f"failed to start command: {error}") from error
+
+    async def _check_job(self, row: ClusterRun) -> None:
+        """Raise `StartFailed` unless the cluster lists the job under its number and its name."""
+        try:
+            listed = await self._cluster.listed(row.name)
+        except ToolFailed as error:
+            raise StartFailed(f"failed to start command: {error}") from error
+        if not any(one.job_id == row.job_id and one.is_active for one in listed):
+            raise StartFailed(
+                f"failed to start command: the cluster knows no job {row.job_id} named {row.name}"
+            )
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Let nobody claim what is left of an allocation, and have its jobs cancelled."""
@@ -162,7 +175,7 @@ class SlurmDriver:
             run.reread()
         for row in rows:
             if row.status != RunStatus.ENDED and row.pool == self._cluster.name:
-                await self._cluster.cancel_now(row.job_id)
+                await self._cluster.cancel_now(row.name, row.job_id)
 
 
 def drivers_of(cluster: Cluster, desk: Desk) -> dict[str, SlurmDriver]:

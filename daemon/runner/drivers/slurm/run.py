@@ -62,6 +62,7 @@ class Run:
     ) -> None:
         self.row, self.attempt, self.cluster = row, attempt, cluster
         self._claims, self._release = claims, release
+        self._user = _number_of(attempt.user)
         self._changes = Changes()
         self._seen: list[Sighting] | None = None  # None: nobody has looked yet
         self._asked_since = trio.current_time()  # looks from before say nothing
@@ -69,7 +70,8 @@ class Run:
         self._has_asked = False  # the witness how it ended, and
         self._word: Exit | None = None  # what it said
         self._is_stuck = False
-        self._renewals = 0
+        self._renewals = 0  # of what ran nothing,
+        self._vanished = 0  # and of what nobody knew any more
         self._heard = trio.current_time()
         self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
@@ -151,6 +153,7 @@ class Run:
         end = self._word
         if end is None:
             note(f"the cluster does not know job {self.row.job_id} any more: it is submitted again")
+            self._vanished += 1
         elif not self._may_go_better(end):
             await self._finish(end)
             return
@@ -160,10 +163,13 @@ class Run:
         else:
             await self._change(status=RunStatus.ENDED)
             raise StartFailed(end.message, recoverable=True)
-        self.cluster.cancel(self.row.job_id)
+        self.cluster.cancel(self.row.name, self.row.job_id)
         self._word = self._over_since = self._seen = None
         self._has_asked = self._is_stuck = False
         await self._change(status=RunStatus.SUBMITTING, job_id="", claim_hash="")
+        with trio.move_on_after(submission.pause(self._vanished)):
+            while self.row.status == RunStatus.SUBMITTING:
+                await self._changes.wait()
 
     def _may_go_better(self, end: Exit) -> bool:
         """Tell whether what ended without running anything may run when it is submitted again."""
@@ -209,13 +215,13 @@ class Run:
         absent = 0
         while self.row.status == RunStatus.SUBMITTING:
             try:
-                found = await self.cluster.find(self.row.comment, self.row.name)
+                active = await self.cluster.find(self.row)
             except ToolFailed as error:
                 note(f"the cluster does not answer: {error}")
                 await trio.sleep(_AGAIN)
                 continue
-            if active := [one for one in found if one.is_active]:
-                await self._accept(active[-1].job_id)
+            if active:
+                await self._accept(active[-1])
                 return True
             absent += 1
             if absent > 1:
@@ -267,7 +273,7 @@ class Run:
             await self._ended.wait()
             return ""
         while not self._ended.is_set():
-            self.cluster.cancel(self.row.job_id)
+            self.cluster.cancel(self.row.name, self.row.job_id)
             with trio.move_on_after(LATE):
                 await self._ended.wait()
         return ""
@@ -282,7 +288,8 @@ class Run:
             return cluster_runs.put(tx, row)
 
         self._take(await self.cluster.write(write))
-        self.cluster.cancel(self.row.job_id if self.row.status == RunStatus.VOID else "")
+        if self.row.status == RunStatus.VOID:
+            self.cluster.cancel(self.row.name, self.row.job_id)
 
     def signal(self, name: str) -> None:
         """Have the wrapper send a signal to its main process."""
@@ -320,19 +327,20 @@ class Run:
 
     def sight(self, found: list[Sighting], asked_at: float) -> None:
         """Take note of what the cluster lists."""
-        if asked_at < self._asked_since or self.row.status == RunStatus.SUBMITTING:
+        looked = {RunStatus.WAITING, RunStatus.RUNNING}
+        if asked_at < self._asked_since or self.row.status not in looked:
             return
-        ours = [one for one in found if one.job_id == self.row.job_id]
-        self.cluster.cancel(
-            *(one.job_id for one in found if one.is_active and one.job_id != self.row.job_id)
-        )
+        found = [one for one in found if one.user == self._user]
+        ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
+        copies = [one.job_id for one in found if one.is_active and one not in ours]
+        self.cluster.cancel(self.row.name, *copies)
         if any(one.is_stuck for one in ours):
             _log.warning(
                 "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
                 "whether its host was drained",
                 *(self.row.pool, self.row.job_id),
             )
-            self.cluster.cancel(self.row.job_id)
+            self.cluster.cancel(self.row.name, self.row.job_id)
             self._is_stuck = True
         active = any(one.is_active for one in ours)
         if active:
@@ -452,6 +460,15 @@ class Run:
     def _take(self, row: ClusterRun) -> None:
         self.row = row
         self._changes.announce()
+
+
+def _number_of(user: str) -> int:
+    """Return the number of whom a task runs as; the daemon's own where there is none."""
+    try:
+        found = find_user(user) if user else None
+    except StartFailed:  # said when it is submitted
+        found = None
+    return found.uid if found else os.geteuid()
 
 
 def _say_nothing(text: str) -> None:

@@ -14,6 +14,7 @@ from storage.records.pool import Pool
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
 GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
+_PAUSE, _DOUBLED = 10.0, 6  # seconds; how often that is doubled: to ten minutes
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the usual priority of a job
 _USUAL_DISK = 300  # MB that every group asks for; hosts that book no disk would refuse even that
@@ -37,6 +38,15 @@ def minutes(longest: int) -> int:
 def as_user(user: User | None) -> list[str]:
     """Return the words with which a program of the cluster acts for another user, and that one's group."""
     return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
+
+
+def pause(vanished: int) -> float:
+    """Return after how many seconds to submit again what the cluster has forgotten so often.
+
+    >>> [pause(times) for times in (1, 2, 3, 4, 100)]
+    [0.0, 10.0, 20.0, 40.0, 640.0]
+    """
+    return _PAUSE * 2.0 ** min(vanished - 2, _DOUBLED) if vanished > 1 else 0.0
 
 
 def words(
