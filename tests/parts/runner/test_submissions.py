@@ -5,7 +5,9 @@ has them as processes.
 """
 
 import os
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -259,3 +261,53 @@ async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
     await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
     asked = [words[words.index("-n") + 1] for words in stage.asked("squeue")]
     assert [len(some.split(",")) for some in asked] == [2000, 1]
+
+
+# ---- who is faster ---------------------------------------------------------------------------------
+
+
+async def test_nothing_is_concluded_while_somebody_claims(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    packs, may_go_on = trio.Event(), threading.Event()
+
+    def pack(*given: object) -> None:
+        trio.from_thread.run_sync(packs.set)
+        may_go_on.wait()
+
+    monkeypatch.setattr("daemon.runner.drivers.slurm.bundle.pack", pack)
+    run = await stage.start()
+    claim = partial(stage.desk.claim, nonce="n", job_id="17", host="h")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        nursery.start_soon(claim, stage.claim_of())
+        await packs.wait()
+        for _ in range(3):
+            run.sight([], trio.current_time())
+            await trio.testing.wait_all_tasks_blocked()
+        assert (stage.row().status, len(stage.asked("sbatch"))) == (RunStatus.WAITING, 1)
+        may_go_on.set()
+    assert (stage.row().status, stage.row().job_id) == (RunStatus.RUNNING, "17")
+
+
+async def test_what_was_claimed_meanwhile_is_not_submitted_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        row = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, claimed_at=1)
+        await stage.store.write(lambda tx: cluster_runs.put(tx, row))  # it has not heard of that
+        run.sight([], trio.current_time())
+    assert stage.row() == row
+    assert run.row == row
+    assert len(stage.asked("sbatch")) == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        await stage.until(lambda: bool(stage.asked("squeue")))  # it cancels first
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel") == []

@@ -103,6 +103,10 @@ class Desk:
             raise TurnedAway(409, f"this attempt is job {row.job_id}, and not {job_id}")
         self._check(row, nonce)
         run = self._find(row)
+        async with run.claiming:
+            return await self._claim(run, row, nonce, job_id, host)
+
+    async def _claim(self, run: Run, row: ClusterRun, nonce: str, job_id: str, host: str) -> Path:
         token, hashed = self._claims(row)
         path = self._bundle(run)
         home = bundle.home_of(run.cluster.pool.directory, run.attempt)
@@ -122,7 +126,8 @@ class Desk:
                 known["claimed_at"] = self._clock.now()
             return cluster_runs.put(tx, msgspec.structs.replace(now, **known))
 
-        run.claimed(await self._store.write(write))
+        with trio.CancelScope(shield=True):  # who has it, and what we know of that, go together
+            run.claimed(await self._store.write(write))
         return path
 
     def _bundle(self, run: Run) -> Path:
@@ -186,6 +191,8 @@ class Desk:
         if row.status != RunStatus.RUNNING:
             raise TurnedAway(410, "nobody wants this attempt any more")
         run = self._find(row)
+        if run.row.status != RunStatus.RUNNING:
+            run.claimed(row)
         run.heard()
         return run
 

@@ -73,6 +73,9 @@ class Run:
         self._renewals = 0  # of what ran nothing,
         self._vanished = 0  # and of what nobody knew any more
         self._heard = trio.current_time()
+        self.claiming = (
+            trio.Lock()
+        )  # held by who is about to claim it: nothing is concluded meanwhile
         self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
         self._orders: list[tuple[int, str]] = []
@@ -107,7 +110,7 @@ class Run:
                 continue
             if standing := self._standing():
                 tell(standing)
-            if self._is_settled():
+            if self._is_settled() and not self.claiming.locked():
                 await self._conclude_unclaimed(tell)
             else:
                 await self._next()
@@ -162,11 +165,15 @@ class Run:
             self._renewals += 1
         else:
             await self._change(status=RunStatus.ENDED)
+            if self.row.status == RunStatus.RUNNING:
+                return
             raise StartFailed(end.message, recoverable=True)
-        self.cluster.cancel(self.row.name, self.row.job_id)
+        lost = self.row.job_id
         self._word = self._over_since = self._seen = None
         self._has_asked = self._is_stuck = False
         await self._change(status=RunStatus.SUBMITTING, job_id="", claim_hash="")
+        if self.row.status != RunStatus.RUNNING:
+            self.cluster.cancel(self.row.name, lost)
         with trio.move_on_after(submission.pause(self._vanished)):
             while self.row.status == RunStatus.SUBMITTING:
                 await self._changes.wait()
@@ -182,7 +189,7 @@ class Run:
             return
         claim, hashed = self._claims(self.row)
         await self._change(claim_hash=hashed, submitted_at=self.cluster.clock.now())
-        if self.row.status != RunStatus.SUBMITTING:
+        if self.row.status != RunStatus.SUBMITTING or self.row.claim_hash != hashed:
             return
         attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
         env = submission.environment_of(
@@ -381,8 +388,6 @@ class Run:
 
     def claimed(self, row: ClusterRun) -> None:
         """Go on as what was claimed."""
-        for kind, intake in self.intakes.items():
-            intake.base = getattr(row, f"{kind}_base")
         self.heard()
         self._take(row)
         self.cluster.watch(self)
@@ -426,7 +431,6 @@ class Run:
     async def rebase(self, kind: str, base: int) -> None:
         """Go on in the log where bytes are missing that the machine has lost."""
         await self._change(**{f"{kind}_base": base})
-        self.intakes[kind].base = base
 
     async def finished(self, end: Exit) -> None:
         """Take the result."""
@@ -447,11 +451,13 @@ class Run:
         await self._change(status=RunStatus.ENDED, result=msgspec.json.encode(end).decode())
 
     async def _change(self, **fields: object) -> None:
-        """Store changes, unless it has ended or nobody wants it any more."""
+        """Store changes, unless somebody was faster: it was claimed, or is not wanted any more."""
+        known = self.row
 
         def write(tx: Transaction) -> ClusterRun:
-            row = cluster_runs.find(tx, *self.key) or self.row
-            if row.status in {RunStatus.ENDED, RunStatus.VOID}:
+            row = cluster_runs.find(tx, *self.key) or known
+            is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
+            if row.status in {RunStatus.ENDED, RunStatus.VOID} or not is_as_known:
                 return row
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
@@ -459,6 +465,8 @@ class Run:
 
     def _take(self, row: ClusterRun) -> None:
         self.row = row
+        for kind, intake in self.intakes.items():
+            intake.base = getattr(row, f"{kind}_base")
         self._changes.announce()
 
 
