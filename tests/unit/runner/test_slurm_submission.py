@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from daemon.runner.drivers.driver import Attempt
+from daemon.runner.drivers.driver import Attempt, StartFailed
 from daemon.runner.drivers.shim import User
 from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, pause, words
 from storage.records.base import MINUTE, SECOND
@@ -90,7 +90,12 @@ def test_a_priority_becomes_niceness(priority: int, is_root: bool, nice: str | N
 
 def test_constraints_on_features_are_the_clusters() -> None:
     assert value(submitted(features=("gpu", "node1")), "constraint") == "gpu&node1"
-    assert value(submitted(features=("a|b",)), "constraint") is None
+
+
+@pytest.mark.parametrize("feature", ["a|b", "", "-x", "a b", "a&b"])
+def test_a_feature_that_cannot_be_asked_for_is_refused(feature: str) -> None:
+    with pytest.raises(StartFailed, match="a cluster cannot be asked for it"):
+        submitted(features=("gpu", feature))
 
 
 def test_account_and_quality_of_service_are_the_pools() -> None:

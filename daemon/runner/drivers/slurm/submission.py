@@ -6,7 +6,7 @@ The table is that of the facts (Slurm, section 4). No secret stands in a word: w
 import math
 import re
 
-from daemon.runner.drivers.driver import Attempt
+from daemon.runner.drivers.driver import Attempt, StartFailed
 from daemon.runner.drivers.shim import User
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
@@ -52,7 +52,10 @@ def pause(vanished: int) -> float:
 def words(
     attempt: Attempt, run: ClusterRun, pool: Pool, user: User | None, *, is_root: bool
 ) -> list[str]:
-    """Return the words of `sbatch`; `user` is whom the task runs as, None for the daemon's own."""
+    """Return the words of `sbatch`; `user` is whom the task runs as, None for the daemon's own.
+
+    Raises `StartFailed` for what no word can say.
+    """
     said = [
         "--parsable",
         "--no-requeue",
@@ -76,8 +79,14 @@ def words(
     nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
     if nice > 0 or (nice and is_root):  # only operators of the cluster may go before others
         said.append(f"--nice={nice}")
-    if features := [one for one in attempt.features if _FEATURE.fullmatch(one)]:
-        said.append(f"--constraint={'&'.join(features)}")
+    for one in attempt.features:
+        if not _FEATURE.fullmatch(one):
+            raise StartFailed(
+                f"constraint on ${{attr.engine.feature.{one}}}: a cluster cannot be asked for it; names "
+                "of features have letters, digits and '_', '.', ':', '-'"
+            )
+    if attempt.features:
+        said.append(f"--constraint={'&'.join(attempt.features)}")
     if pool.account:
         said.append(f"--account={pool.account}")
     if pool.qos:
