@@ -311,3 +311,23 @@ async def test_what_was_claimed_meanwhile_is_not_submitted_again(
         await stage.until(lambda: bool(stage.asked("squeue")))  # it cancels first
         nursery.cancel_scope.cancel()
     assert stage.asked("scancel") == []
+
+
+# ---- its logs --------------------------------------------------------------------------------------
+
+
+async def test_logs_go_on_that_an_earlier_daemon_has_paused(stage: Stage) -> None:
+    run = await stage.start()
+    await run.resume()
+    assert await run.intakes["stdout"].take(0, b"x") == 1
+
+
+async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> None:
+    run = await stage.start()
+    await run.intakes["stderr"].pause()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.pause)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert await run.intakes["stdout"].take(0, b"x") == 1

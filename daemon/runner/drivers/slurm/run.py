@@ -317,8 +317,12 @@ class Run:
 
     async def pause(self) -> None:
         """Let nothing be written to its logs for a moment."""
-        for intake in self.intakes.values():
-            await intake.pause()
+        try:
+            for intake in self.intakes.values():
+                await intake.pause()
+        except BaseException:  # of a cancellation: the first is not left behind
+            await self.resume()
+            raise
 
     async def resume(self) -> None:
         """Let it be written again."""
