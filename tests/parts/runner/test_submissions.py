@@ -5,9 +5,9 @@ has them as processes.
 """
 
 import os
+import tarfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -278,7 +278,10 @@ async def test_nothing_is_concluded_while_somebody_claims(
 
     monkeypatch.setattr("daemon.runner.drivers.slurm.bundle.pack", pack)
     run = await stage.start()
-    claim = partial(stage.desk.claim, nonce="n", job_id="17", host="h")
+
+    async def claim(secret: str) -> None:
+        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run.begun, silent)
         await stage.until(lambda: stage.row().job_id == "17")
@@ -331,3 +334,50 @@ async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> N
             await trio.testing.wait_all_tasks_blocked()
             scope.cancel()
     assert await run.intakes["stdout"].take(0, b"x") == 1
+
+
+# ---- what it brings along --------------------------------------------------------------------------
+
+
+async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> None:
+    run = await stage.start()
+    (stage.directory / "main/secrets/x").write_text("a secret")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        claim = stage.claim_of()
+        before = sorted(stage.directory.rglob("*"))
+        with await stage.desk.claim(claim, nonce="n", job_id="17", host="h") as file:
+            assert sorted(stage.directory.rglob("*")) == before
+            with tarfile.open(fileobj=file) as archive:
+                assert "main/secrets/x" in archive.getnames()
+        stage.desk.pieces(await stage.desk.claim(claim, nonce="n", job_id="17", host="h"))
+        with pytest.raises(TurnedAway, match="somebody else"):
+            await stage.desk.claim(claim, nonce="other", job_id="17", host="h")
+        assert sorted(stage.directory.rglob("*")) == before
+
+
+async def test_one_claim_of_an_attempt_comes_after_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing: list[int] = []
+
+    def pack(*given: object) -> None:
+        packing.append(1)
+        trio.from_thread.run(trio.testing.wait_all_tasks_blocked)
+        assert packing == [1]
+        packing.remove(1)
+
+    monkeypatch.setattr("daemon.runner.drivers.slurm.bundle.pack", pack)
+    run = await stage.start()
+
+    async def claim(secret: str) -> None:
+        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        secret = stage.claim_of()
+        nursery.start_soon(claim, secret)
+        nursery.start_soon(claim, secret)
+    assert stage.row().status == RunStatus.RUNNING

@@ -7,11 +7,11 @@ attempt it is about by that secret, so nobody can ask about another one.
 
 import hashlib
 import hmac
-import os
 import re
+import tempfile
+import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from pathlib import Path
+from typing import IO
 
 import msgspec
 import trio
@@ -88,7 +88,7 @@ class Desk:
 
     # ---- the wrappers' side -----------------------------------------------------------------------
 
-    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> Path:
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
         """Give an attempt to whoever comes first with its claim; return the file with its bundle.
 
         The same wrapper, by its nonce, gets it again. Raises `Denied`, `TurnedAway`, `OSError`.
@@ -104,15 +104,16 @@ class Desk:
         self._check(row, nonce)
         run = self._find(row)
         async with run.claiming:
+            self._check(self._known(secret, "claim_hash"), nonce)
             return await self._claim(run, row, nonce, job_id, host)
 
-    async def _claim(self, run: Run, row: ClusterRun, nonce: str, job_id: str, host: str) -> Path:
+    async def _claim(
+        self, run: Run, row: ClusterRun, nonce: str, job_id: str, host: str
+    ) -> IO[bytes]:
         token, hashed = self._claims(row)
-        path = self._bundle(run)
         home = bundle.home_of(run.cluster.pool.directory, run.attempt)
         ends = {f"{kind}_base": run.intakes[kind].end() for kind in run.intakes}
-        async with self._packing:
-            await trio.to_thread.run_sync(bundle.pack, str(path), run.attempt, home, token)
+        file = await self._packed(run, bundle.pack, run.attempt, home, token)
 
         def write(tx: Transaction) -> ClusterRun:
             now = cluster_runs.find(tx, *run.key) or row
@@ -126,13 +127,29 @@ class Desk:
                 known["claimed_at"] = self._clock.now()
             return cluster_runs.put(tx, msgspec.structs.replace(now, **known))
 
-        with trio.CancelScope(shield=True):  # who has it, and what we know of that, go together
-            run.claimed(await self._store.write(write))
-        return path
+        try:
+            with trio.CancelScope(shield=True):  # who has it, and what we know of it, go together
+                run.claimed(await self._store.write(write))
+        except BaseException:
+            file.close()
+            raise
+        return file
 
-    def _bundle(self, run: Run) -> Path:
-        """Return a new name for a file: another bundle of the same attempt may still be sent."""
-        return Path(f"{run.attempt.directory}/.bundle.{run.row.task}.{self._fresh()[:16]}")
+    async def _packed(self, run: Run, pack: Callable[..., None], *given: object) -> IO[bytes]:
+        """Return a new file with what `pack` writes. It has no name, so nothing of it can be left."""
+
+        def work() -> IO[bytes]:
+            file = tempfile.TemporaryFile(dir=run.attempt.directory)  # noqa: SIM115  # given away
+            try:
+                pack(file, *given)
+                file.seek(0)
+            except BaseException:
+                file.close()
+                raise
+            return file
+
+        async with self._packing:
+            return await trio.to_thread.run_sync(work)
 
     def _check(self, row: ClusterRun, nonce: str) -> None:
         if row.status in {RunStatus.ENDED, RunStatus.VOID}:
@@ -140,23 +157,16 @@ class Desk:
         if row.status == RunStatus.RUNNING and row.nonce != nonce:
             raise TurnedAway(409, "somebody else has claimed this attempt")
 
-    async def files(self, secret: str) -> Path:
+    async def files(self, secret: str) -> IO[bytes]:
         """Return a file with the files of an attempt as they are now."""
         run = self._running(secret)
-        path = self._bundle(run)
-        async with self._packing:
-            await trio.to_thread.run_sync(bundle.pack_files, str(path), run.attempt)
-        return path
+        return await self._packed(run, bundle.pack_files, run.attempt)
 
-    async def pieces(self, path: Path) -> AsyncIterator[bytes]:
-        """Yield what is in a file that is not needed any more afterwards."""
-        try:
-            async with await trio.open_file(path, "rb") as file:
-                while data := await file.read(_CHUNK):
-                    yield data
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+    def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
+        """Yield what is in a file that is not needed any more afterwards, also if nobody listens."""
+        stream = _pieces(file)
+        weakref.finalize(stream, file.close)
+        return stream
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
         """Take a piece of output; return the offset to go on from."""
@@ -214,6 +224,12 @@ class Desk:
         if number and not any(str(row.number) == number for row in rows):
             raise TurnedAway(410, "nobody knows this attempt any more")
         raise Denied
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while data := await trio.to_thread.run_sync(file.read, _CHUNK):
+            yield data
 
 
 def _hash(secret: str) -> str:
