@@ -4,6 +4,7 @@ The programs are a function here, so nothing is left to chance: tests/parts/runn
 has them as processes.
 """
 
+import math
 import os
 import tarfile
 import threading
@@ -24,7 +25,7 @@ from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
 from daemon.runner.drivers.slurm.driver import SlurmDriver
 from daemon.runner.drivers.slurm.run import Run
 from daemon.runner.drivers.slurm.states import Sighting
-from daemon.runner.drivers.slurm.tools import Tools
+from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM, Pool
@@ -381,3 +382,34 @@ async def test_one_claim_of_an_attempt_comes_after_another(
         nursery.start_soon(claim, secret)
         nursery.start_soon(claim, secret)
     assert stage.row().status == RunStatus.RUNNING
+
+
+# ---- the programs ----------------------------------------------------------------------------------
+
+
+def program(directory: Path, text: str) -> Tools:
+    """Return the tools with one program, `squeue`."""
+    path = directory / "squeue"
+    path.write_text(text)
+    path.chmod(0o755)
+    return Tools(path=str(directory), most=1000, seconds=math.inf)
+
+
+async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
+    assert (
+        await program(tmp_path, "#!/bin/sh\nexec /bin/cat\n").run("squeue", stdin=b"x" * 1000)
+        == "x" * 1000
+    )
+    for where in ("", " >&2"):
+        endless = program(tmp_path, f"#!/bin/sh\nwhile :; do echo x{where}; done\n")
+        with pytest.raises(ToolFailed, match="said more than 1000 bytes") as failed:
+            await endless.run("squeue")
+        assert failed.value.unsure
+
+
+async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="squeue cannot be started") as failed:
+        await program(tmp_path, "\x00").run("squeue")
+    assert failed.value.unsure
+    with pytest.raises(ToolFailed, match="no such thing"):
+        await program(tmp_path, "#!/bin/sh\necho no such thing; exit 3\n").run("squeue")
