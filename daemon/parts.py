@@ -1,8 +1,7 @@
 """What the handlers of requests work with: the open parts of the daemon, by what they offer."""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import msgspec
 import trio
@@ -85,15 +84,15 @@ class Wrappers(Protocol):
     Raises `Denied` for a secret that is nobody's, and errors that have the `status` of an answer.
     """
 
-    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> Path:
-        """Give an attempt away; return the file with what it brings along."""
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
+        """Give an attempt away; return the open file with what it brings along."""
         ...
 
-    async def files(self, secret: str) -> Path:
-        """Return a file with the files of an attempt."""
+    async def files(self, secret: str) -> IO[bytes]:
+        """Return an open file with the files of an attempt."""
         ...
 
-    def pieces(self, path: Path) -> AsyncIterator[bytes]:
+    def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
         """Yield what is in such a file, which is gone afterwards."""
         ...
 

@@ -27,6 +27,7 @@ JOB_FIELDS: dict[str, tuple[str, Callable[[Job], object]]] = {
     "a": ("ACCOUNT", lambda job: job["account"]),
     "q": ("QOS", lambda job: job["qos"]),
     "y": ("NICE", lambda job: job["nice"]),
+    "U": ("UID", lambda job: job["uid"]),
 }
 LONG_FIELDS = {
     "jobid": JOB_FIELDS["i"][1],
@@ -56,7 +57,12 @@ def squeue(directory: Path, options: Options, words: Sequence[str]) -> str:
     if len(numbers) == 1 and numbers[0] not in {job["id"] for job in jobs}:
         raise Refused(f"slurm_load_jobs error: {NO_SUCH_JOB}")
     kept = [job for job in jobs if wanted.upper() == "ALL" or job["state"] in wanted.split(",")]
-    for option, field in (("jobs", "id"), ("name", "name"), ("partition", "partition")):
+    for option, field in (
+        ("jobs", "id"),
+        ("name", "name"),
+        ("partition", "partition"),
+        ("user", "uid"),
+    ):
         if option in options:
             kept = [job for job in kept if job[field] in options[option].split(",")]
     if "Format" in options:

@@ -59,6 +59,7 @@ SRUN = {
     "chdir=": "D",
     "unbuffered": "u",
     "uid=": "",
+    "gid=": "",
     "input=": "i",
     "nodes=": "N",
     "ntasks=": "n",

@@ -82,7 +82,7 @@ def _wanted(options: Options) -> Job:
         "account": options.get("account", "(null)"),
         "qos": options.get("qos", "(null)"),
         "requeue": "no-requeue" not in options,
-        "uid": options.get("uid", ""),
+        "uid": options.get("uid", str(os.getuid())),
         "stdout": options.get("output", "/dev/null"),
         "stderr": options.get("error", ""),
         "directory": options.get("chdir", os.getcwd()),
@@ -164,13 +164,15 @@ def scancel(directory: Path, options: Options, words: Sequence[str]) -> str:
     number = _signal(options["signal"]) if "signal" in options else 0
     with opened(directory) as state:
         named = [job["id"] for job in state.jobs.values() if job["name"] == options.get("name")]
-        for word in (*words, *named):
+        for word in words or named:
             if not word.isdecimal():
                 raise Refused(f"scancel: error: Invalid job id {word}")
             job = state.job(word)
             if job is None and number:
                 raise Refused(f"scancel: error: Kill job error on job id {word}: {NO_SUCH_JOB}")
             if job is None or job["state"] in ENDED:
+                continue
+            if options.get("name", job["name"]) != job["name"]:  # both have to fit
                 continue
             if number:
                 _send(job, number, everywhere="full" in options)

@@ -17,7 +17,7 @@ def shown(state: str, code: str, name: str = NAME) -> str:
 
 
 def sighting(state: str, reason: str = "None", host: str = "") -> Sighting:
-    return Sighting(job_id="7", state=state, reason=reason, host=host, comment="1/main/0")
+    return Sighting(job_id="7", state=state, reason=reason, host=host, name=NAME, user=0)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,12 @@ def test_a_reason_keeps_the_clusters_own_word(reason: str, said: str) -> None:
 
 
 def test_lines_of_a_listing_become_sightings_and_others_are_passed_over() -> None:
-    text = "7|PENDING|Priority||1/a|b/0\nslurm_load: noise\n\n8|RUNNING|None|node1|2/main/1\n"
+    text = (
+        "7|PENDING|Priority||alloc-1|0\nslurm_load: noise\n\n"
+        "x|RUNNING|None|node1|alloc-2|0\n8|RUNNING|None|node1|alloc-2|0\n"
+    )
     first, second = sightings(text)
-    assert (first.comment, first.is_waiting, first.is_active) == ("1/a|b/0", True, True)
+    assert (first.name, first.is_waiting, first.is_active) == ("alloc-1", True, True)
     assert (second.host, second.is_waiting, second.is_active) == ("node1", False, True)
 
 

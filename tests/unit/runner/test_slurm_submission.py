@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from daemon.runner.drivers.driver import Attempt
-from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, words
+from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.shim import User
+from daemon.runner.drivers.slurm.submission import environment_of, job_number, minutes, pause, words
 from storage.records.base import MINUTE, SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
@@ -14,7 +15,9 @@ from storage.records.task import Resources
 RUN = ClusterRun(allocation_id="a1", task="main", number=2, pool="hpc")
 
 
-def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any) -> list[str]:
+def submitted(
+    pool: Pool | None = None, *, user: User | None = None, is_root: bool = False, **fields: Any
+) -> list[str]:
     attempt = Attempt(
         **{
             "alloc_id": "a1",
@@ -26,7 +29,7 @@ def submitted(pool: Pool | None = None, *, is_root: bool = False, **fields: Any)
             **fields,
         }
     )
-    return words(attempt, RUN, pool or Pool(engine=SLURM), is_root=is_root)
+    return words(attempt, RUN, pool or Pool(engine=SLURM), user, is_root=is_root)
 
 
 def value(said: list[str], name: str) -> str | None:
@@ -87,7 +90,12 @@ def test_a_priority_becomes_niceness(priority: int, is_root: bool, nice: str | N
 
 def test_constraints_on_features_are_the_clusters() -> None:
     assert value(submitted(features=("gpu", "node1")), "constraint") == "gpu&node1"
-    assert value(submitted(features=("a|b",)), "constraint") is None
+
+
+@pytest.mark.parametrize("feature", ["a|b", "", "-x", "a b", "a&b"])
+def test_a_feature_that_cannot_be_asked_for_is_refused(feature: str) -> None:
+    with pytest.raises(StartFailed, match="a cluster cannot be asked for it"):
+        submitted(features=("gpu", feature))
 
 
 def test_account_and_quality_of_service_are_the_pools() -> None:
@@ -99,9 +107,12 @@ def test_account_and_quality_of_service_are_the_pools() -> None:
     )
 
 
-def test_a_user_is_only_for_root() -> None:
-    assert value(submitted(user="alice", is_root=True), "uid") == "alice"
-    assert value(submitted(user="alice"), "uid") is None
+def test_a_task_of_another_user_has_that_ones_group_too() -> None:
+    alice = User(name="alice", uid=1001, gid=1002, groups=(1002,), home="/home/alice")
+    said = submitted(user=alice, is_root=True)
+    assert (value(said, "uid"), value(said, "gid")) == ("1001", "1002")
+    assert value(submitted(is_root=True), "uid") is None
+    assert value(submitted(is_root=True), "gid") is None
 
 
 def test_disk_is_asked_for_where_a_group_says_so() -> None:
@@ -113,3 +124,8 @@ def test_a_number_is_what_comes_before_the_cluster() -> None:
     assert job_number("17\n") == "17"
     assert job_number("17;ci\n") == "17"
     assert job_number("nonsense") == ""
+
+
+def test_what_the_cluster_forgets_again_and_again_is_submitted_ever_more_seldom() -> None:
+    assert [pause(times) for times in range(5)] == [0, 0, 10, 20, 40]
+    assert pause(10_000) == 640

@@ -6,10 +6,10 @@ alloc/             what the allocation shares, without its logs
 """
 
 import io
-import os
 import shlex
 import tarfile
 from collections.abc import Mapping
+from typing import IO
 
 import msgspec
 
@@ -52,7 +52,7 @@ def places_of(folder: str, alloc_id: str, task: str) -> Directories:
     return directories(f"{folder}/steward-{alloc_id}-{task}", task)
 
 
-def pack(path: str, attempt: Attempt, home: str, secret: str) -> None:
+def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     """Write the archive of an attempt that lives at `home` on its host. Raises `OSError`.
 
     `secret` is what its wrapper shows from now on.
@@ -70,20 +70,16 @@ def pack(path: str, attempt: Attempt, home: str, secret: str) -> None:
         "task": shim.script(attempt.env, f"{enter}{find}", args),
         "session": shim.script(attempt.env, enter, '"$@"'),
     }
-    _write(path, attempt, texts)
+    _write(file, attempt, texts)
 
 
-def pack_files(path: str, attempt: Attempt) -> None:
+def pack_files(file: IO[bytes], attempt: Attempt) -> None:
     """Write an archive with the files alone, as they are now. Raises `OSError`."""
-    _write(path, attempt, {})
+    _write(file, attempt, {})
 
 
-def _write(path: str, attempt: Attempt, texts: Mapping[str, str]) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with (
-        os.fdopen(descriptor, "wb") as file,
-        tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive,
-    ):
+def _write(file: IO[bytes], attempt: Attempt, texts: Mapping[str, str]) -> None:
+    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
         for name, text in texts.items():
             found = tarfile.TarInfo(f"{_OWN}/{name}")
             data = text.encode("utf-8", "surrogateescape")

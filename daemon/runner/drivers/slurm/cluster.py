@@ -6,6 +6,7 @@ row fail, the cluster counts as unreachable: nothing is concluded from what it d
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import resources
@@ -38,7 +39,7 @@ class Watched(Protocol):
     row: ClusterRun
 
     def sight(self, found: list[Sighting], asked_at: float) -> None:
-        """Take note of the jobs that carry its name, as they were when it was asked."""
+        """Take note of the jobs that have its name, as they were when it was asked."""
         ...
 
     def lose_sight(self) -> None:
@@ -58,7 +59,7 @@ class Cluster:
         self.is_reachable = True
         self.trouble = ""  # what its programs said when they last failed
         self._watched: dict[str, Watched] = {}
-        self._unwanted: set[str] = set()  # jobs that are to be cancelled
+        self._unwanted: set[tuple[str, str]] = set()  # numbers and names of jobs to be cancelled
         self._failed = 0
         self._arrived = trio.Event()
         self._turn = trio.Lock()
@@ -74,9 +75,9 @@ class Cluster:
         if self._watched.get(run.row.comment) is run:
             del self._watched[run.row.comment]
 
-    def cancel(self, *job_ids: str) -> None:
-        """Have jobs cancelled, as soon as the cluster answers."""
-        self._unwanted.update(one for one in job_ids if one)
+    def cancel(self, name: str, *job_ids: str) -> None:
+        """Have jobs of a name cancelled, as soon as the cluster answers."""
+        self._unwanted.update((one, name) for one in job_ids if one)
         self._arrived.set()
 
     async def submit(self, words: list[str], env: Mapping[str, str]) -> str:
@@ -85,17 +86,18 @@ class Cluster:
         async with self._submitting:
             return await self.tools.run("sbatch", *words, stdin=script, env=env)
 
-    async def cancel_now(self, job_id: str) -> None:
+    async def cancel_now(self, name: str, job_id: str) -> None:
         """Cancel a job at once if the cluster answers, else as soon as it does."""
-        self.cancel(job_id)
+        self.cancel(name, job_id)
         if job_id:
             with suppress(ToolFailed):
-                await self._cancel(job_id)
-                self._unwanted.discard(job_id)
+                await self._cancel(job_id, name)
+                self._unwanted.discard((job_id, name))
 
-    async def _cancel(self, job_id: str) -> None:
+    async def _cancel(self, job_id: str, name: str) -> None:
+        """Cancel a job if it has the name: a cluster that forgot it gives its number to others."""
         async with self._turn:
-            await self.tools.run("scancel", job_id)
+            await self.tools.run("scancel", f"--name={name}", job_id)
 
     async def shown(self, job_id: str) -> str:
         """Return what `scontrol` shows of a job; nothing where it knows none. Raises `ToolFailed`."""
@@ -107,9 +109,24 @@ class Cluster:
                     raise
                 return ""
 
-    async def find(self, comment: str, name: str) -> list[Sighting]:
-        """Return the jobs of an attempt. Raises `ToolFailed`."""
-        return [one for one in await self._listed([name]) if one.comment == comment]
+    async def find(self, row: ClusterRun) -> list[str]:
+        """Return the jobs of an attempt that may still run, by what they say of themselves.
+
+        Raises `ToolFailed`.
+        """
+        active = [one.job_id for one in await self.listed(row.name) if one.is_active]
+        return [job_id for job_id in active if await self._is_of(job_id, row)]
+
+    async def _is_of(self, job_id: str, row: ClusterRun) -> bool:
+        """Tell whether a job says that it is of an attempt; asked alone, because it is free text."""
+        async with self._turn:
+            try:
+                said = await self.tools.run("squeue", "-h", "-t", "all", "-j", job_id, "-o", "%k")
+            except ToolFailed as error:
+                if error.unsure or states.says_nothing(str(error)):
+                    raise
+                return False
+        return said.removesuffix("\n") == row.comment
 
     async def write(self, work: Callable[[Transaction], ClusterRun]) -> ClusterRun:
         """Write what became of an attempt; while the disk is full, that waits."""
@@ -137,45 +154,65 @@ class Cluster:
         if not names:
             return
         try:
-            listed = await self._listed(sorted(names))
+            listed = await self.listed(*sorted(names))
         except ToolFailed as error:
             self._note_failure(str(error))
             return
         self._note_answer()
         found: dict[str, list[Sighting]] = {}
         for one in listed:
-            found.setdefault(one.comment, []).append(one)
-        for comment, run in watched.items():
-            run.sight(found.get(comment, []), asked_at)
+            found.setdefault(one.name, []).append(one)
+        for run in watched.values():
+            run.sight(found.get(run.row.name, []), asked_at)
         for row in void:
-            await self._clear(row, found.get(row.comment, []))
+            await self._clear(row, found.get(row.name, []))
 
     async def _clear(self, row: ClusterRun, found: list[Sighting]) -> None:
-        """Cancel what nobody may claim any more; forget it when there is nothing left of it."""
-        active = [one.job_id for one in found if one.is_active]
+        """Cancel what nobody may claim any more; forget it when there is nothing left of it.
+
+        Others of its name are of later attempts, or are turned away when they claim it.
+        """
+        try:
+            active = [
+                one.job_id
+                for one in found
+                if one.is_active
+                and (
+                    one.job_id == row.job_id
+                    or (not row.job_id and await self._is_of(one.job_id, row))
+                )
+            ]
+        except ToolFailed:
+            return
         if active:
-            self.cancel(*active)
+            self.cancel(row.name, *active)
         elif row.comment not in self._watched:
             async with unless_full(f"that attempt {row.comment} is forgotten"):
                 await self.store.write(lambda tx: cluster_runs.remove(tx, row))
 
     async def _cancel_unwanted(self) -> None:
         jobs, self._unwanted = self._unwanted, set()
-        for job_id in sorted(jobs):
+        for job_id, name in sorted(jobs):
             try:
-                await self._cancel(job_id)
+                await self._cancel(job_id, name)
             except ToolFailed as error:
                 self.trouble = str(error)
                 if error.unsure or states.says_nothing(str(error)):
                     self._unwanted.update(jobs)
                     return
 
-    async def _listed(self, names: list[str]) -> list[Sighting]:
+    async def listed(self, *names: str) -> list[Sighting]:
+        """Return the jobs of these names, of the users we may submit as. Raises `ToolFailed`."""
         words = ["-h", "-t", "all", "-o", states.FORMAT]
-        if len(names) <= _MOST_NAMES:
-            words += ["-n", ",".join(names)]
-        async with self._turn:
-            return states.sightings(await self.tools.run("squeue", *words))
+        if os.geteuid() != 0:
+            words += ["-u", str(os.geteuid())]
+        found: list[Sighting] = []
+        for first in range(0, len(names), _MOST_NAMES):
+            some = names[first : first + _MOST_NAMES]
+            async with self._turn:
+                text = await self.tools.run("squeue", *words, "-n", ",".join(some))
+            found += [one for one in states.sightings(text) if one.name in some]
+        return found
 
     def _note_failure(self, trouble: str) -> None:
         self.trouble, self._failed = trouble, min(self._failed + 1, _TRIES)

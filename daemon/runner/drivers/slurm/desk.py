@@ -7,11 +7,11 @@ attempt it is about by that secret, so nobody can ask about another one.
 
 import hashlib
 import hmac
-import os
 import re
+import tempfile
+import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
-from pathlib import Path
+from typing import IO
 
 import msgspec
 import trio
@@ -30,6 +30,7 @@ from storage.writer import Transaction
 _CHUNK = 256 * 1024  # bytes of a bundle that are sent at once
 _PACKED = 2  # bundles that are made at the same time
 _WORD = re.compile(r"[A-Za-z0-9_.-]{0,255}")
+_JOB = re.compile(r"[0-9]{0,10}")
 _SIGNALLED = 128
 _WHY = {
     "time": "it ran for as long as it may",
@@ -87,23 +88,32 @@ class Desk:
 
     # ---- the wrappers' side -----------------------------------------------------------------------
 
-    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> Path:
+    async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
         """Give an attempt to whoever comes first with its claim; return the file with its bundle.
 
         The same wrapper, by its nonce, gets it again. Raises `Denied`, `TurnedAway`, `OSError`.
         """
         row = self._known(secret, "claim_hash")
-        for name, text in (("nonce", nonce), ("job", job_id), ("host", host)):
+        for name, text in (("nonce", nonce), ("host", host)):
             if not _WORD.fullmatch(text) or (name == "nonce" and not text):
                 raise TurnedAway(400, f"{name} has letters, digits, '_', '.' and '-' only")
+        if not _JOB.fullmatch(job_id):
+            raise TurnedAway(400, "job is a number of at most 10 digits")
+        if job_id and row.job_id not in {"", job_id}:
+            raise TurnedAway(409, f"this attempt is job {row.job_id}, and not {job_id}")
         self._check(row, nonce)
         run = self._find(row)
+        async with run.claiming:
+            self._check(self._known(secret, "claim_hash"), nonce)
+            return await self._claim(run, row, nonce, job_id, host)
+
+    async def _claim(
+        self, run: Run, row: ClusterRun, nonce: str, job_id: str, host: str
+    ) -> IO[bytes]:
         token, hashed = self._claims(row)
-        path = self._bundle(run)
         home = bundle.home_of(run.cluster.pool.directory, run.attempt)
         ends = {f"{kind}_base": run.intakes[kind].end() for kind in run.intakes}
-        async with self._packing:
-            await trio.to_thread.run_sync(bundle.pack, str(path), run.attempt, home, token)
+        file = await self._packed(run, bundle.pack, run.attempt, home, token)
 
         def write(tx: Transaction) -> ClusterRun:
             now = cluster_runs.find(tx, *run.key) or row
@@ -111,18 +121,35 @@ class Desk:
                 raise Denied
             self._check(now, nonce)
             known: dict[str, object] = {"token_hash": hashed, "host": host}
-            known["job_id"] = job_id or now.job_id
+            known["job_id"] = now.job_id or job_id
             if now.status != RunStatus.RUNNING:
                 known |= {"status": RunStatus.RUNNING, "nonce": nonce, **ends}
                 known["claimed_at"] = self._clock.now()
             return cluster_runs.put(tx, msgspec.structs.replace(now, **known))
 
-        run.claimed(await self._store.write(write))
-        return path
+        try:
+            with trio.CancelScope(shield=True):  # who has it, and what we know of it, go together
+                run.claimed(await self._store.write(write))
+        except BaseException:
+            file.close()
+            raise
+        return file
 
-    def _bundle(self, run: Run) -> Path:
-        """Return a new name for a file: another bundle of the same attempt may still be sent."""
-        return Path(f"{run.attempt.directory}/.bundle.{run.row.task}.{self._fresh()[:16]}")
+    async def _packed(self, run: Run, pack: Callable[..., None], *given: object) -> IO[bytes]:
+        """Return a new file with what `pack` writes. It has no name, so nothing of it can be left."""
+
+        def work() -> IO[bytes]:
+            file = tempfile.TemporaryFile(dir=run.attempt.directory)  # noqa: SIM115  # given away
+            try:
+                pack(file, *given)
+                file.seek(0)
+            except BaseException:
+                file.close()
+                raise
+            return file
+
+        async with self._packing:
+            return await trio.to_thread.run_sync(work)
 
     def _check(self, row: ClusterRun, nonce: str) -> None:
         if row.status in {RunStatus.ENDED, RunStatus.VOID}:
@@ -130,23 +157,16 @@ class Desk:
         if row.status == RunStatus.RUNNING and row.nonce != nonce:
             raise TurnedAway(409, "somebody else has claimed this attempt")
 
-    async def files(self, secret: str) -> Path:
+    async def files(self, secret: str) -> IO[bytes]:
         """Return a file with the files of an attempt as they are now."""
         run = self._running(secret)
-        path = self._bundle(run)
-        async with self._packing:
-            await trio.to_thread.run_sync(bundle.pack_files, str(path), run.attempt)
-        return path
+        return await self._packed(run, bundle.pack_files, run.attempt)
 
-    async def pieces(self, path: Path) -> AsyncIterator[bytes]:
-        """Yield what is in a file that is not needed any more afterwards."""
-        try:
-            async with await trio.open_file(path, "rb") as file:
-                while data := await file.read(_CHUNK):
-                    yield data
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+    def pieces(self, file: IO[bytes]) -> AsyncIterator[bytes]:
+        """Yield what is in a file that is not needed any more afterwards, also if nobody listens."""
+        stream = _pieces(file)
+        weakref.finalize(stream, file.close)
+        return stream
 
     async def log(self, secret: str, kind: str, offset: int, data: bytes) -> int:
         """Take a piece of output; return the offset to go on from."""
@@ -181,6 +201,8 @@ class Desk:
         if row.status != RunStatus.RUNNING:
             raise TurnedAway(410, "nobody wants this attempt any more")
         run = self._find(row)
+        if run.row.status != RunStatus.RUNNING:
+            run.claimed(row)
         run.heard()
         return run
 
@@ -202,6 +224,12 @@ class Desk:
         if number and not any(str(row.number) == number for row in rows):
             raise TurnedAway(410, "nobody knows this attempt any more")
         raise Denied
+
+
+async def _pieces(file: IO[bytes]) -> AsyncIterator[bytes]:
+    with file:
+        while data := await trio.to_thread.run_sync(file.read, _CHUNK):
+            yield data
 
 
 def _hash(secret: str) -> str:

@@ -7,6 +7,8 @@ task there. Whatever the cluster repeats, one claim wins: so nothing runs twice 
 import os
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from daemon.runner.drivers import config
 from daemon.runner.drivers import session as sessions
 from daemon.runner.drivers.driver import (
@@ -22,6 +24,9 @@ from daemon.runner.drivers.slurm.bundle import Settings, home_of, places_of
 from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.desk import Desk
 from daemon.runner.drivers.slurm.session import StepSession
+from daemon.runner.drivers.slurm.submission import as_user
+from daemon.runner.drivers.slurm.tools import ToolFailed
+from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
@@ -32,6 +37,8 @@ from storage.writer import Transaction
 _SH = "/bin/sh"
 _INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # which becomes the command
 _TERMINAL = "xterm"
+_WALLED = "exec"  # the name under which no task runs as root
+_NOBODY = "nobody"
 
 
 class SlurmDriver:
@@ -70,6 +77,11 @@ class SlurmDriver:
     async def start(self, attempt: Attempt) -> Running:
         """Begin to submit an attempt, or find it where it was."""
         self.check(attempt.config)
+        attempt = self._as_somebody(attempt)
+        if attempt.user and self._refuses(attempt.user):
+            raise StartFailed(
+                f'user "{attempt.user}" is the daemon\'s own, and may run no task of exec'
+            )
         if attempt.mounts:
             raise InvalidConfig(f"{self.name} mounts no volumes on hosts of a cluster")
 
@@ -86,6 +98,21 @@ class SlurmDriver:
         row = await self._cluster.write(write)
         return self._desk.run(self._cluster, attempt, row)
 
+    def _as_somebody(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with whom it runs as: under the name `exec`, root's are `nobody`'s."""
+        if self._is_walled and not attempt.user:
+            return msgspec.structs.replace(attempt, user=_NOBODY)
+        return attempt
+
+    def _refuses(self, user: str) -> bool:
+        """Tell whether no task of this driver may run as a user. Raises `StartFailed`."""
+        return find_user(user) is None and self._is_walled
+
+    @property
+    def _is_walled(self) -> bool:
+        """Tell whether a task must not run as the daemon itself does."""
+        return self.name == _WALLED and os.geteuid() == 0
+
     async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
         """Find an attempt by its name; None when nothing is known of it."""
         del handle  # the name says it all
@@ -93,7 +120,7 @@ class SlurmDriver:
         row = self._cluster.store.read(lambda db: cluster_runs.find(db, *key))
         if row is None:
             return None
-        run = self._desk.run(self._cluster, attempt, row)
+        run = self._desk.run(self._cluster, self._as_somebody(attempt), row)
         run.adopted()
         return run
 
@@ -104,10 +131,11 @@ class SlurmDriver:
         srun = self._cluster.tools.find("srun")
         if row is None or row.status != RunStatus.RUNNING or srun is None:
             raise StartFailed("failed to start command: the task does not run on a host")
+        await self._check_job(row)
         home = home_of(self._cluster.pool.directory, attempt)
-        words = [srun, f"--jobid={row.job_id}", "--overlap", "-Q", "--chdir=/"]
-        if attempt.user and os.geteuid() == 0:
-            words.append(f"--uid={attempt.user}")
+        name = self._as_somebody(attempt).user
+        user = as_user(find_user(name) if name else None)
+        words = [srun, f"--jobid={row.job_id}", "--overlap", "-Q", "--chdir=/", *user]
         line = [*words, *(["--pty"] if tty else []), _SH, "-c", _INSIDE, home, *command]
         env = self._cluster.tools.environment()
         try:
@@ -117,6 +145,17 @@ class SlurmDriver:
             return StepSession(sessions.start(line, env))
         except (OSError, ValueError) as error:
             raise StartFailed(f"failed to start command: {error}") from error
+
+    async def _check_job(self, row: ClusterRun) -> None:
+        """Raise `StartFailed` unless the cluster lists the job under its number and its name."""
+        try:
+            listed = await self._cluster.listed(row.name)
+        except ToolFailed as error:
+            raise StartFailed(f"failed to start command: {error}") from error
+        if not any(one.job_id == row.job_id and one.is_active for one in listed):
+            raise StartFailed(
+                f"failed to start command: the cluster knows no job {row.job_id} named {row.name}"
+            )
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
         """Let nobody claim what is left of an allocation, and have its jobs cancelled."""
@@ -136,7 +175,7 @@ class SlurmDriver:
             run.reread()
         for row in rows:
             if row.status != RunStatus.ENDED and row.pool == self._cluster.name:
-                await self._cluster.cancel_now(row.job_id)
+                await self._cluster.cancel_now(row.name, row.job_id)
 
 
 def drivers_of(cluster: Cluster, desk: Desk) -> dict[str, SlurmDriver]:

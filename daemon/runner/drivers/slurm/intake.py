@@ -48,5 +48,6 @@ class Intake:
         await self._still.acquire()
 
     async def resume(self) -> None:
-        """Go on."""
-        self._still.release()
+        """Go on, if this task has paused it: who finishes what an earlier daemon began has not."""
+        if self._still.statistics().owner is trio.lowlevel.current_task():
+            self._still.release()

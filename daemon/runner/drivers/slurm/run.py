@@ -23,6 +23,7 @@ from daemon.runner.drivers.slurm.cluster import Cluster, seconds
 from daemon.runner.drivers.slurm.intake import Intake
 from daemon.runner.drivers.slurm.states import Sighting
 from daemon.runner.drivers.slurm.tools import ToolFailed
+from daemon.runner.drivers.users import find_user
 from daemon.runner.logs import TaskLog
 from daemon.runner.usage import Account, Use
 from storage.queries import cluster_runs
@@ -61,6 +62,7 @@ class Run:
     ) -> None:
         self.row, self.attempt, self.cluster = row, attempt, cluster
         self._claims, self._release = claims, release
+        self._user = _number_of(attempt.user)
         self._changes = Changes()
         self._seen: list[Sighting] | None = None  # None: nobody has looked yet
         self._asked_since = trio.current_time()  # looks from before say nothing
@@ -68,8 +70,12 @@ class Run:
         self._has_asked = False  # the witness how it ended, and
         self._word: Exit | None = None  # what it said
         self._is_stuck = False
-        self._renewals = 0
+        self._renewals = 0  # of what ran nothing,
+        self._vanished = 0  # and of what nobody knew any more
         self._heard = trio.current_time()
+        self.claiming = (
+            trio.Lock()
+        )  # held by who is about to claim it: nothing is concluded meanwhile
         self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
         self._orders: list[tuple[int, str]] = []
@@ -104,7 +110,7 @@ class Run:
                 continue
             if standing := self._standing():
                 tell(standing)
-            if self._is_settled():
+            if self._is_settled() and not self.claiming.locked():
                 await self._conclude_unclaimed(tell)
             else:
                 await self._next()
@@ -150,6 +156,7 @@ class Run:
         end = self._word
         if end is None:
             note(f"the cluster does not know job {self.row.job_id} any more: it is submitted again")
+            self._vanished += 1
         elif not self._may_go_better(end):
             await self._finish(end)
             return
@@ -158,11 +165,18 @@ class Run:
             self._renewals += 1
         else:
             await self._change(status=RunStatus.ENDED)
+            if self.row.status == RunStatus.RUNNING:
+                return
             raise StartFailed(end.message, recoverable=True)
-        self.cluster.cancel(self.row.job_id)
+        lost = self.row.job_id
         self._word = self._over_since = self._seen = None
         self._has_asked = self._is_stuck = False
         await self._change(status=RunStatus.SUBMITTING, job_id="", claim_hash="")
+        if self.row.status != RunStatus.RUNNING:
+            self.cluster.cancel(self.row.name, lost)
+        with trio.move_on_after(submission.pause(self._vanished)):
+            while self.row.status == RunStatus.SUBMITTING:
+                await self._changes.wait()
 
     def _may_go_better(self, end: Exit) -> bool:
         """Tell whether what ended without running anything may run when it is submitted again."""
@@ -175,21 +189,21 @@ class Run:
             return
         claim, hashed = self._claims(self.row)
         await self._change(claim_hash=hashed, submitted_at=self.cluster.clock.now())
-        if self.row.status != RunStatus.SUBMITTING:
+        if self.row.status != RunStatus.SUBMITTING or self.row.claim_hash != hashed:
             return
         attempt, pool, is_root = self.attempt, self.cluster.pool, os.geteuid() == 0
-        if attempt.user and not is_root:
-            await self._change(status=RunStatus.ENDED)
-            raise StartFailed(
-                f"user {attempt.user!r}: only a daemon that is root can run others' tasks"
-            )
         env = submission.environment_of(
             claim=claim,
             url=self.cluster.url,
             directory=home_of(pool.directory, attempt),
             ca=self.cluster.ca,
         )
-        words = submission.words(attempt, self.row, pool, is_root=is_root)
+        try:
+            user = find_user(attempt.user) if attempt.user else None
+            words = submission.words(attempt, self.row, pool, user, is_root=is_root)
+        except StartFailed:
+            await self._change(status=RunStatus.ENDED)
+            raise
         try:
             job_id = submission.job_number(await self.cluster.submit(words, env))
         except ToolFailed as error:
@@ -208,13 +222,13 @@ class Run:
         absent = 0
         while self.row.status == RunStatus.SUBMITTING:
             try:
-                found = await self.cluster.find(self.row.comment, self.row.name)
+                active = await self.cluster.find(self.row)
             except ToolFailed as error:
                 note(f"the cluster does not answer: {error}")
                 await trio.sleep(_AGAIN)
                 continue
-            if active := [one for one in found if one.is_active]:
-                await self._accept(active[-1].job_id)
+            if active:
+                await self._accept(active[-1])
                 return True
             absent += 1
             if absent > 1:
@@ -266,7 +280,7 @@ class Run:
             await self._ended.wait()
             return ""
         while not self._ended.is_set():
-            self.cluster.cancel(self.row.job_id)
+            self.cluster.cancel(self.row.name, self.row.job_id)
             with trio.move_on_after(LATE):
                 await self._ended.wait()
         return ""
@@ -281,7 +295,8 @@ class Run:
             return cluster_runs.put(tx, row)
 
         self._take(await self.cluster.write(write))
-        self.cluster.cancel(self.row.job_id if self.row.status == RunStatus.VOID else "")
+        if self.row.status == RunStatus.VOID:
+            self.cluster.cancel(self.row.name, self.row.job_id)
 
     def signal(self, name: str) -> None:
         """Have the wrapper send a signal to its main process."""
@@ -302,8 +317,12 @@ class Run:
 
     async def pause(self) -> None:
         """Let nothing be written to its logs for a moment."""
-        for intake in self.intakes.values():
-            await intake.pause()
+        try:
+            for intake in self.intakes.values():
+                await intake.pause()
+        except BaseException:  # of a cancellation: the first is not left behind
+            await self.resume()
+            raise
 
     async def resume(self) -> None:
         """Let it be written again."""
@@ -319,19 +338,20 @@ class Run:
 
     def sight(self, found: list[Sighting], asked_at: float) -> None:
         """Take note of what the cluster lists."""
-        if asked_at < self._asked_since or self.row.status == RunStatus.SUBMITTING:
+        looked = {RunStatus.WAITING, RunStatus.RUNNING}
+        if asked_at < self._asked_since or self.row.status not in looked:
             return
-        ours = [one for one in found if one.job_id == self.row.job_id]
-        self.cluster.cancel(
-            *(one.job_id for one in found if one.is_active and one.job_id != self.row.job_id)
-        )
+        found = [one for one in found if one.user == self._user]
+        ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
+        copies = [one.job_id for one in found if one.is_active and one not in ours]
+        self.cluster.cancel(self.row.name, *copies)
         if any(one.is_stuck for one in ours):
             _log.warning(
                 "pool %s: the cluster failed to launch job %s and holds it: it is cancelled; look "
                 "whether its host was drained",
                 *(self.row.pool, self.row.job_id),
             )
-            self.cluster.cancel(self.row.job_id)
+            self.cluster.cancel(self.row.name, self.row.job_id)
             self._is_stuck = True
         active = any(one.is_active for one in ours)
         if active:
@@ -372,8 +392,6 @@ class Run:
 
     def claimed(self, row: ClusterRun) -> None:
         """Go on as what was claimed."""
-        for kind, intake in self.intakes.items():
-            intake.base = getattr(row, f"{kind}_base")
         self.heard()
         self._take(row)
         self.cluster.watch(self)
@@ -417,7 +435,6 @@ class Run:
     async def rebase(self, kind: str, base: int) -> None:
         """Go on in the log where bytes are missing that the machine has lost."""
         await self._change(**{f"{kind}_base": base})
-        self.intakes[kind].base = base
 
     async def finished(self, end: Exit) -> None:
         """Take the result."""
@@ -438,11 +455,13 @@ class Run:
         await self._change(status=RunStatus.ENDED, result=msgspec.json.encode(end).decode())
 
     async def _change(self, **fields: object) -> None:
-        """Store changes, unless it has ended or nobody wants it any more."""
+        """Store changes, unless somebody was faster: it was claimed, or is not wanted any more."""
+        known = self.row
 
         def write(tx: Transaction) -> ClusterRun:
-            row = cluster_runs.find(tx, *self.key) or self.row
-            if row.status in {RunStatus.ENDED, RunStatus.VOID}:
+            row = cluster_runs.find(tx, *self.key) or known
+            is_as_known = (row.status, row.claim_hash) == (known.status, known.claim_hash)
+            if row.status in {RunStatus.ENDED, RunStatus.VOID} or not is_as_known:
                 return row
             return cluster_runs.put(tx, msgspec.structs.replace(row, **fields))
 
@@ -450,7 +469,18 @@ class Run:
 
     def _take(self, row: ClusterRun) -> None:
         self.row = row
+        for kind, intake in self.intakes.items():
+            intake.base = getattr(row, f"{kind}_base")
         self._changes.announce()
+
+
+def _number_of(user: str) -> int:
+    """Return the number of whom a task runs as; the daemon's own where there is none."""
+    try:
+        found = find_user(user) if user else None
+    except StartFailed:  # said when it is submitted
+        found = None
+    return found.uid if found else os.geteuid()
 
 
 def _say_nothing(text: str) -> None:

@@ -9,8 +9,9 @@ import msgspec
 
 from daemon.runner.drivers.driver import Exit
 
-FORMAT = "%i|%T|%r|%N|%k"
-_FIELDS = 5
+# No field of it is free text: a name is one that was asked for. The last is the user's number.
+FORMAT = "%i|%T|%r|%N|%j|%U"
+_LINE = re.compile(r"([0-9]+)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]+)\|([0-9]+)")
 
 # Statuses with which the wrapper ends that has brought no task there.
 UNHEARD, NOT_OURS, NO_DIRECTORY, NO_PROGRAMS = 90, 91, 92, 93
@@ -60,13 +61,14 @@ _LIMITS = re.compile(r"(QOS|Assoc|MaxCpuPer|MaxMemPer|MaxJobs|MaxSubmit|.*Limit)
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as the cluster lists it; `comment` is what we made it say of itself."""
+    """A job as the cluster lists it; `user` is the number of whom it runs as."""
 
     job_id: str
     state: str
     reason: str
     host: str
-    comment: str
+    name: str
+    user: int
 
     @property
     def is_active(self) -> bool:
@@ -116,12 +118,13 @@ def waits(reason: str) -> str:
 def sightings(text: str) -> list[Sighting]:
     """Return the jobs that `squeue` has listed; lines that are none of its own are passed over."""
     found = []
-    for line in text.splitlines():
-        fields = line.split("|", _FIELDS - 1)
-        if len(fields) == _FIELDS and fields[0]:
-            job_id, state, reason, host, comment = fields
+    for line in text.split("\n"):
+        if fields := _LINE.fullmatch(line):
+            job_id, state, reason, host, name, user = fields.groups()
             found.append(
-                Sighting(job_id=job_id, state=state, reason=reason, host=host, comment=comment)
+                Sighting(
+                    job_id=job_id, state=state, reason=reason, host=host, name=name, user=int(user)
+                )
             )
     return found
 

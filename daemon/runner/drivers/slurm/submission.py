@@ -6,13 +6,15 @@ The table is that of the facts (Slurm, section 4). No secret stands in a word: w
 import math
 import re
 
-from daemon.runner.drivers.driver import Attempt
+from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.shim import User
 from storage.records.base import SECOND
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
 GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
+_PAUSE, _DOUBLED = 10.0, 6  # seconds; how often that is doubled: to ten minutes
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the usual priority of a job
 _USUAL_DISK = 300  # MB that every group asks for; hosts that book no disk would refuse even that
@@ -33,8 +35,27 @@ def minutes(longest: int) -> int:
     return math.ceil(longest / _MINUTE) + 1
 
 
-def words(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> list[str]:
-    """Return the words of `sbatch`."""
+def as_user(user: User | None) -> list[str]:
+    """Return the words with which a program of the cluster acts for another user, and that one's group."""
+    return [f"--uid={user.uid}", f"--gid={user.gid}"] if user else []
+
+
+def pause(vanished: int) -> float:
+    """Return after how many seconds to submit again what the cluster has forgotten so often.
+
+    >>> [pause(times) for times in (1, 2, 3, 4, 100)]
+    [0.0, 10.0, 20.0, 40.0, 640.0]
+    """
+    return _PAUSE * 2.0 ** min(vanished - 2, _DOUBLED) if vanished > 1 else 0.0
+
+
+def words(
+    attempt: Attempt, run: ClusterRun, pool: Pool, user: User | None, *, is_root: bool
+) -> list[str]:
+    """Return the words of `sbatch`; `user` is whom the task runs as, None for the daemon's own.
+
+    Raises `StartFailed` for what no word can say.
+    """
     said = [
         "--parsable",
         "--no-requeue",
@@ -58,15 +79,19 @@ def words(attempt: Attempt, run: ClusterRun, pool: Pool, *, is_root: bool) -> li
     nice = (_MIDDLE - attempt.priority) * pool.nice_per_priority
     if nice > 0 or (nice and is_root):  # only operators of the cluster may go before others
         said.append(f"--nice={nice}")
-    if features := [one for one in attempt.features if _FEATURE.fullmatch(one)]:
-        said.append(f"--constraint={'&'.join(features)}")
+    for one in attempt.features:
+        if not _FEATURE.fullmatch(one):
+            raise StartFailed(
+                f"constraint on ${{attr.engine.feature.{one}}}: a cluster cannot be asked for it; names "
+                "of features have letters, digits and '_', '.', ':', '-'"
+            )
+    if attempt.features:
+        said.append(f"--constraint={'&'.join(attempt.features)}")
     if pool.account:
         said.append(f"--account={pool.account}")
     if pool.qos:
         said.append(f"--qos={pool.qos}")
-    if attempt.user and is_root:
-        said.append(f"--uid={attempt.user}")
-    return said
+    return [*said, *as_user(user)]
 
 
 def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ section 5), so a call ends after twelve; nothing of a call outlives it.
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 import trio
@@ -15,6 +16,7 @@ from storage.errors import StewardError
 
 PROGRAMS = ("sbatch", "squeue", "scancel", "srun", "sinfo", "scontrol")
 SECONDS = 12.0
+MOST = 64 * 1024 * 1024  # bytes: half a million lines of squeue
 
 
 class ToolFailed(StewardError):
@@ -34,6 +36,7 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     config: str = ""  # the cluster's configuration file, where that is not the usual one
     seconds: float = SECONDS
+    most: int = MOST  # bytes that a program may say
 
     def environment(self) -> dict[str, str]:
         """Return what a program gets."""
@@ -67,29 +70,58 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
                 f"{program} is not in {self.path}: install the cluster's client programs"
             )
         with trio.move_on_after(self.seconds):
-            try:
-                done = await trio.run_process(
-                    [path, *words],
-                    stdin=stdin,
-                    capture_stdout=True,
-                    capture_stderr=True,
-                    check=False,
-                    env={**self.environment(), **(env or {})},
-                    start_new_session=True,
-                )
-            except OSError as error:  # of what this machine lacks at the moment
-                raise ToolFailed(f"{program} cannot be started: {error}", unsure=True) from error
-            return _said(program, done)
+            given = {**self.environment(), **(env or {})}
+            return await _said(program, [path, *words], stdin, given, self.most)
         raise ToolFailed(f"{program} did not answer within {self.seconds:g} s", unsure=True)
 
 
-def _said(program: str, done: "subprocess.CompletedProcess[bytes]") -> str:
-    if done.returncode:
+async def _said(
+    program: str, line: list[str], stdin: bytes, env: Mapping[str, str], most: int
+) -> str:
+    out, err = bytearray(), bytearray()
+    process: trio.Process | None = None
+    trouble: OSError | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            process = await nursery.start(
+                partial(
+                    trio.run_process,
+                    line,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    check=False,
+                    env=env,
+                    start_new_session=True,
+                )
+            )
+        except OSError as error:  # of what this machine lacks at the moment
+            trouble = error
+        if process is not None:
+            for stream, found in ((process.stdout, out), (process.stderr, err)):
+                if stream is not None:
+                    nursery.start_soon(_read, stream, found, most, nursery.cancel_scope)
+    if process is None:
+        raise ToolFailed(f"{program} cannot be started: {trouble}", unsure=True) from trouble
+    if max(len(out), len(err)) > most:
+        raise ToolFailed(f"{program} said more than {most} bytes", unsure=True)
+    if process.returncode:
         # scontrol complains to standard output.
-        said = done.stderr.strip() or done.stdout.strip()
-        text = said.decode(errors="replace") or f"status {done.returncode}"
-        raise ToolFailed(text.removeprefix(f"{program}: error: "), unsure=done.returncode < 0)
-    return done.stdout.decode(errors="replace")
+        said = err.strip() or out.strip()
+        text = said.decode(errors="replace") or f"status {process.returncode}"
+        raise ToolFailed(text.removeprefix(f"{program}: error: "), unsure=process.returncode < 0)
+    return out.decode(errors="replace")
+
+
+async def _read(
+    stream: trio.abc.ReceiveStream, found: bytearray, most: int, scope: trio.CancelScope
+) -> None:
+    """Read all that a stream has; when that is more than it may be, end the whole."""
+    async with stream:
+        while len(found) <= most and (data := await stream.receive_some()):
+            found += data
+    if len(found) > most:
+        scope.cancel()
 
 
 def rows(text: str) -> list[Sequence[str]]:

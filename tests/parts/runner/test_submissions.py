@@ -1,0 +1,415 @@
+"""What the programs of a cluster are asked, and what is concluded from what they say.
+
+The programs are a function here, so nothing is left to chance: tests/parts/runner/test_cluster.py
+has them as processes.
+"""
+
+import math
+import os
+import tarfile
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.testing
+
+from daemon.clock import SystemClock
+from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.slurm.cluster import Cluster
+from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
+from daemon.runner.drivers.slurm.driver import SlurmDriver
+from daemon.runner.drivers.slurm.run import Run
+from daemon.runner.drivers.slurm.states import Sighting
+from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
+from storage.queries import cluster_runs
+from storage.records.cluster_run import ClusterRun, RunStatus
+from storage.records.pool import SLURM, Pool
+from storage.store import Store
+from tests.fakes.slurm.world import fake_slurm
+
+ALLOC = "a1"
+NAME = f"alloc-{ALLOC}"
+Answer = Callable[[str, list[str]], Awaitable[str]]
+
+
+class Programs(Tools, frozen=True, kw_only=True):
+    """The programs: what they were asked, and who answers."""
+
+    answer: Answer
+    calls: list[list[str]]
+
+    async def run(
+        self, program: str, *words: str, stdin: bytes = b"", env: Mapping[str, str] | None = None
+    ) -> str:
+        await trio.lowlevel.checkpoint()
+        self.calls.append([program, *words])
+        return await self.answer(program, list(words))
+
+
+async def seventeen(program: str, words: list[str]) -> str:
+    """Take a job as number 17, and know of nothing else."""
+    return "17\n" if program == "sbatch" else ""
+
+
+class Stage:
+    """A cluster with its driver, and the secrets that were given out."""
+
+    def __init__(self, store: Store, directory: Path, **pool: Any) -> None:
+        self.store, self.directory = store, directory
+        self.secrets: list[str] = []
+        self.tools = Programs(path="", answer=seventeen, calls=[])
+        self.desk = Desk(store, SystemClock(), self._fresh)
+        self._numbers: Iterator[int] = count()
+        given = Pool(engine=SLURM, directory="/hosts", **pool)
+        self.cluster = Cluster(
+            "hpc", given, self.tools, store, SystemClock(), url="http://u", ca=""
+        )
+
+    def answers(self, answer: Answer) -> None:
+        """Let somebody else answer for the programs."""
+        self.tools = Programs(path="", answer=answer, calls=self.tools.calls)
+        self.cluster.tools = self.tools
+
+    def _fresh(self) -> str:
+        self.secrets.append(f"secret-of-no-use-{next(self._numbers)}")
+        return self.secrets[-1]
+
+    def claim_of(self, number: int = 0) -> str:
+        """Return the claim that was given out last."""
+        return f"{ALLOC}.{number}.{self.secrets[-1]}"
+
+    def attempt(self, number: int = 0, **fields: Any) -> Attempt:
+        for name in ("alloc/logs", "main/local", "main/secrets"):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        named = {"alloc_id": ALLOC, "task": "main", "number": number}
+        given = {"directory": str(self.directory), "config": {"command": "x"}, "env": {}}
+        return Attempt(**{**named, **given, **fields})
+
+    async def start(self, name: str = SLURM, **fields: Any) -> Run:
+        """Start an attempt by one of the driver's names."""
+        started = await SlurmDriver(self.cluster, self.desk, name).start(self.attempt(**fields))
+        assert isinstance(started, Run)
+        return started
+
+    def row(self, number: int = 0) -> ClusterRun:
+        found = self.store.read(lambda db: cluster_runs.find(db, ALLOC, "main", number))
+        assert found is not None
+        return found
+
+    def asked(self, program: str) -> list[list[str]]:
+        """Return the words with which a program was called."""
+        return [words for called, *words in self.tools.calls if called == program]
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        while not done():  # noqa: ASYNC110  # tests wait for the state, whoever changes it
+            await trio.sleep(0.001)
+
+
+@pytest.fixture
+def stage(store: Store, tmp_path: Path) -> Stage:
+    return Stage(store, tmp_path / "alloc")
+
+
+def silent(text: str) -> None:
+    """Tell nobody."""
+
+
+# ---- as whom ---------------------------------------------------------------------------------------
+
+
+async def test_under_the_name_of_exec_nothing_runs_as_root(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for user in ("root", "0"):
+        with pytest.raises(StartFailed, match="may run no task of exec"):
+            await stage.start("exec", user=user)
+    assert (await stage.start("exec")).attempt.user == "nobody"
+    assert (await stage.start("raw_exec", number=1, user="root")).attempt.user == "root"
+
+
+async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(
+    stage: Stage,
+) -> None:
+    with pytest.raises(StartFailed, match="unknown user nosuchuser"):
+        await stage.start(user="nosuchuser")
+    assert stage.tools.calls == []
+
+
+async def test_the_daemons_own_user_is_accepted(stage: Stage) -> None:
+    run = await stage.start(user=str(os.geteuid()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        nursery.cancel_scope.cancel()
+    assert not [word for word in stage.asked("sbatch")[0] if word.startswith(("--uid", "--gid"))]
+
+
+# ---- which job -------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_cancelled_by_its_number_and_its_name(stage: Stage) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().status == RunStatus.WAITING)
+        await run.stop("SIGINT", 0)
+        await stage.until(lambda: bool(stage.asked("scancel")))
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel")[0] == [f"--name={NAME}", "17"]
+
+
+async def test_who_has_a_number_that_was_ours_is_not_cancelled(tmp_path: Path) -> None:
+    with fake_slurm(tmp_path) as slurm:
+        tools = Tools(path=slurm.path)
+        for name in ("ours", "other"):
+            words = ["--hold", "--parsable", f"--job-name={name}"]
+            await tools.run("sbatch", *words, stdin=b"#!/bin/sh\n")
+        ours, other = (slurm.jobs(name)[0]["id"] for name in ("ours", "other"))
+        await tools.run("scancel", "--name=ours", other)
+        await tools.run("scancel", "--name=ours", ours)
+        assert slurm.jobs("other")[0]["state"] == "PENDING"
+        assert slurm.jobs("ours")[0]["state"] == "CANCELLED"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        f"18|RUNNING|None|n1|{NAME}|{os.geteuid()}",
+        f"17|RUNNING|None|n1|other|{os.geteuid()}",
+        f"17|COMPLETED|None|n1|{NAME}|{os.geteuid()}",
+    ],
+)
+async def test_a_session_enters_no_job_but_its_own(stage: Stage, line: str) -> None:
+    async def answer(program: str, words: list[str]) -> str:
+        return f"{line}\n"
+
+    stage.answers(answer)
+    await stage.start()
+    running = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, job_id="17")
+    await stage.store.write(lambda tx: cluster_runs.put(tx, running))
+    driver = SlurmDriver(stage.cluster, stage.desk)
+    stage.tools = Programs(path=str(stage.directory), answer=answer, calls=[])
+    stage.cluster.tools = stage.tools
+    (stage.directory / "srun").write_text("#!/bin/sh\n")
+    (stage.directory / "srun").chmod(0o755)
+    with pytest.raises(StartFailed, match="knows no job 17"):
+        await driver.open_session(stage.attempt(), ["true"], tty=False)
+
+
+@pytest.mark.parametrize("job", ["--me", "1_2", "12345678901", "-1", "1 2"])
+async def test_a_claim_names_its_job_by_a_number(stage: Stage, job: str) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        with pytest.raises(TurnedAway, match="at most 10 digits"):
+            await stage.desk.claim(stage.claim_of(), nonce="n", job_id=job, host="h")
+        with pytest.raises(TurnedAway, match="is job 17, and not 18"):
+            await stage.desk.claim(stage.claim_of(), nonce="n", job_id="18", host="h")
+        assert stage.row().status == RunStatus.WAITING
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_lines_of_the_asked_name_and_user_are_believed(stage: Stage) -> None:
+    own, stranger = os.geteuid(), os.geteuid() + 1
+    lines = [
+        f"18|RUNNING|None|n1|{NAME}|{stranger}",
+        f"19|RUNNING|None|n1|alloc-other|{own}",
+        f"--me|RUNNING|None|n1|{NAME}|{own}",
+        f"17|PENDING|Priority||{NAME}|{own}",
+    ]
+
+    async def answer(program: str, words: list[str]) -> str:
+        if program == "squeue":
+            return "\n".join(lines) + "\n"
+        return await seventeen(program, words)
+
+    stage.answers(answer)
+    run = await stage.start()
+    said: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        nursery.start_soon(run.begun, said.append)
+        await stage.until(lambda: any("waits" in text for text in said))
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel") == []
+    assert all("%k" not in " ".join(words) for words in stage.asked("squeue"))
+
+
+async def test_a_job_without_its_comment_is_known_all_the_same(stage: Stage) -> None:
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        waits = Sighting(
+            job_id="17", state="PENDING", reason="", host="", name=NAME, user=os.geteuid()
+        )
+        run.sight([waits], trio.current_time())
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(stage.asked("sbatch")) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_more_names_than_fit_are_asked_for_in_turn(stage: Stage) -> None:
+    await stage.cluster.listed(*(f"alloc-{number}" for number in range(2001)))
+    asked = [words[words.index("-n") + 1] for words in stage.asked("squeue")]
+    assert [len(some.split(",")) for some in asked] == [2000, 1]
+
+
+# ---- who is faster ---------------------------------------------------------------------------------
+
+
+async def test_nothing_is_concluded_while_somebody_claims(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    packs, may_go_on = trio.Event(), threading.Event()
+
+    def pack(*given: object) -> None:
+        trio.from_thread.run_sync(packs.set)
+        may_go_on.wait()
+
+    monkeypatch.setattr("daemon.runner.drivers.slurm.bundle.pack", pack)
+    run = await stage.start()
+
+    async def claim(secret: str) -> None:
+        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        nursery.start_soon(claim, stage.claim_of())
+        await packs.wait()
+        for _ in range(3):
+            run.sight([], trio.current_time())
+            await trio.testing.wait_all_tasks_blocked()
+        assert (stage.row().status, len(stage.asked("sbatch"))) == (RunStatus.WAITING, 1)
+        may_go_on.set()
+    assert (stage.row().status, stage.row().job_id) == (RunStatus.RUNNING, "17")
+
+
+async def test_what_was_claimed_meanwhile_is_not_submitted_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("daemon.runner.drivers.slurm.run.LATE", 0.0)
+    run = await stage.start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        row = msgspec.structs.replace(stage.row(), status=RunStatus.RUNNING, claimed_at=1)
+        await stage.store.write(lambda tx: cluster_runs.put(tx, row))  # it has not heard of that
+        run.sight([], trio.current_time())
+    assert stage.row() == row
+    assert run.row == row
+    assert len(stage.asked("sbatch")) == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.cluster.run)
+        await stage.until(lambda: bool(stage.asked("squeue")))  # it cancels first
+        nursery.cancel_scope.cancel()
+    assert stage.asked("scancel") == []
+
+
+# ---- its logs --------------------------------------------------------------------------------------
+
+
+async def test_logs_go_on_that_an_earlier_daemon_has_paused(stage: Stage) -> None:
+    run = await stage.start()
+    await run.resume()
+    assert await run.intakes["stdout"].take(0, b"x") == 1
+
+
+async def test_a_pause_that_is_given_up_leaves_nothing_paused(stage: Stage) -> None:
+    run = await stage.start()
+    await run.intakes["stderr"].pause()
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.pause)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert await run.intakes["stdout"].take(0, b"x") == 1
+
+
+# ---- what it brings along --------------------------------------------------------------------------
+
+
+async def test_a_bundle_has_no_name_that_could_be_left_behind(stage: Stage) -> None:
+    run = await stage.start()
+    (stage.directory / "main/secrets/x").write_text("a secret")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        claim = stage.claim_of()
+        before = sorted(stage.directory.rglob("*"))
+        with await stage.desk.claim(claim, nonce="n", job_id="17", host="h") as file:
+            assert sorted(stage.directory.rglob("*")) == before
+            with tarfile.open(fileobj=file) as archive:
+                assert "main/secrets/x" in archive.getnames()
+        stage.desk.pieces(await stage.desk.claim(claim, nonce="n", job_id="17", host="h"))
+        with pytest.raises(TurnedAway, match="somebody else"):
+            await stage.desk.claim(claim, nonce="other", job_id="17", host="h")
+        assert sorted(stage.directory.rglob("*")) == before
+
+
+async def test_one_claim_of_an_attempt_comes_after_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packing: list[int] = []
+
+    def pack(*given: object) -> None:
+        packing.append(1)
+        trio.from_thread.run(trio.testing.wait_all_tasks_blocked)
+        assert packing == [1]
+        packing.remove(1)
+
+    monkeypatch.setattr("daemon.runner.drivers.slurm.bundle.pack", pack)
+    run = await stage.start()
+
+    async def claim(secret: str) -> None:
+        (await stage.desk.claim(secret, nonce="n", job_id="17", host="h")).close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        secret = stage.claim_of()
+        nursery.start_soon(claim, secret)
+        nursery.start_soon(claim, secret)
+    assert stage.row().status == RunStatus.RUNNING
+
+
+# ---- the programs ----------------------------------------------------------------------------------
+
+
+def program(directory: Path, text: str) -> Tools:
+    """Return the tools with one program, `squeue`."""
+    path = directory / "squeue"
+    path.write_text(text)
+    path.chmod(0o755)
+    return Tools(path=str(directory), most=1000, seconds=math.inf)
+
+
+async def test_what_a_program_says_is_bounded(tmp_path: Path) -> None:
+    assert (
+        await program(tmp_path, "#!/bin/sh\nexec /bin/cat\n").run("squeue", stdin=b"x" * 1000)
+        == "x" * 1000
+    )
+    for where in ("", " >&2"):
+        endless = program(tmp_path, f"#!/bin/sh\nwhile :; do echo x{where}; done\n")
+        with pytest.raises(ToolFailed, match="said more than 1000 bytes") as failed:
+            await endless.run("squeue")
+        assert failed.value.unsure
+
+
+async def test_a_program_that_cannot_be_started_is_an_error_of_its_own(tmp_path: Path) -> None:
+    with pytest.raises(ToolFailed, match="squeue cannot be started") as failed:
+        await program(tmp_path, "\x00").run("squeue")
+    assert failed.value.unsure
+    with pytest.raises(ToolFailed, match="no such thing"):
+        await program(tmp_path, "#!/bin/sh\necho no such thing; exit 3\n").run("squeue")
