@@ -41,13 +41,46 @@ unpack() {
     rm -f .steward/bundle
 }
 
-# A directory that is there already is not touched, unless it is what a dead attempt of ours left.
-if ! mkdir -m 700 "$dir" 2>/dev/null; then
-    [ -d "$dir" ] && [ ! -L "$dir" ] && [ -O "$dir" ] && read -r left <"$dir/.steward/pid" &&
-        ! kill -0 "$left" 2>/dev/null && rm -rf "$dir" && mkdir -m 700 "$dir" || exit 92
-fi
-cd "$dir" && mkdir .steward && echo $$ >.steward/pid || exit 92
+# started PID: when a process began, in ticks since its machine did, to $start; empty: there is none.
+started() {
+    start=
+    read -r line 2>/dev/null <"/proc/$1/stat" || return 0
+    set -- ${line##*) }
+    start=${20}
+}
+
+# is_left PLACE: tell whether a directory is of our user and nobody lives there any more: its wrapper,
+# on this host, is dead, or an earlier attempt has made it, which nobody wants any more. Of what another
+# host or another name space for processes has made, nobody here knows whether it lives.
+is_left() {
+    [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [ -f "$1/.steward/pid" ] &&
+        read -r at host boot space pid since of 2>/dev/null <"$1/.steward/pid" || return 1
+    [ "$of" = "$attempt" ] && [ "$at" -lt "$number" ] 2>/dev/null && return 0
+    [ "$host" = "$this_host" ] || return 1
+    [ "$boot" = "$this_boot" ] || return 0
+    [ "$space" = "$this_space" ] || return 1
+    started "$pid"
+    [ "$start" != "$since" ]
+}
+
+# sweep PLACE: remove such a directory. It gets another name first: somebody else may do the same.
+sweep() {
+    is_left "$1" && mv -T "$1" "$1.$$" 2>/dev/null || return 1
+    if is_left "$1.$$"; then rm -rf "$1.$$"; else mv -T "$1.$$" "$1" && return 1; fi
+}
+
+this_host=$(uname -n) this_space=$(readlink /proc/self/ns/pid)
+read -r this_boot </proc/sys/kernel/random/boot_id
+attempt=${dir##*/} number=${secret#*.}
+number=${number%%.*}
+for place in "${dir%/*}"/steward-*; do # with secrets, whose wrappers had no time to remove them
+    sweep "$place"
+done
+mkdir -m 700 "$dir" 2>/dev/null || exit 92
 trap 'cd /; rm -rf "$dir"' EXIT
+started $$
+cd "$dir" && mkdir .steward &&
+    echo "$number $this_host $this_boot $this_space $$ $start $attempt" >.steward/pid || exit 92
 trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
 trap 'echo cluster >.steward/why' TERM
 if [ -n "$ca" ]; then
