@@ -53,6 +53,12 @@ async def test_a_task_finds_what_it_was_given(world: PoolWorld) -> None:
         await trio.sleep(0.005)
 
 
+async def test_no_variable_of_a_task_is_changed(world: PoolWorld) -> None:
+    one = await world.place(batch(script('echo "$c $p"', env={"c": "mine", "p": "too"})))
+    await world.until_done(one)
+    assert world.output(one) == "mine too\n"
+
+
 async def test_a_signal_that_ends_it_is_told(world: PoolWorld) -> None:
     done = await world.place(batch(script("kill -s KILL $$")))
     await world.until_done(done)
