@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.runner.drivers.slurm import submission
 from storage.records.base import SECOND
 from storage.records.cluster_run import RunStatus
 from storage.records.task import LogConfig, Template
@@ -69,6 +70,20 @@ async def test_a_command_that_is_not_there_is_named(world: PoolWorld) -> None:
     done = await world.place(batch(script("", config={"command": "not-there"})))
     await world.until_done(done)
     assert "its command was not found on its host" in world.told(done)[-2][1]
+
+
+async def test_what_cannot_be_unpacked_is_told(
+    world: PoolWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = tmp_path / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text('#!/bin/sh\n/bin/tar "$@"\nexit 2\n')
+    tar.chmod(0o755)
+    monkeypatch.setattr(submission, "PATH", f"{tar.parent}:{submission.PATH}")
+    one = await world.place(batch(script("echo never")))
+    await world.until_done(one)
+    assert "could not be unpacked on its host" in world.told(one)[-2][1]
+    assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
 
 
 async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:

@@ -23,14 +23,15 @@ spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the t
 ca=${STEWARD_CA:-}
 unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_SPOOL
 
-# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none).
+# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none;
+# disk: it could not be written).
 # The secret goes in by a pipe: arguments can be seen by everybody.
 ask() {
     seconds=$1 call=$2 answer=$3
     shift 3
     status=$(printf 'header = "Authorization: Bearer %s"\n' "$secret" |
         curl -q -sS -K - --noproxy '*' --connect-timeout 5 --max-time "$seconds" -o "$answer" \
-            -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || status=000
+            -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || case $? in 23) status=disk ;; *) status=000 ;; esac
 }
 
 # unpack PATH: fetch an archive and lay out what is in it.
@@ -93,6 +94,7 @@ waited=0
 until unpack "claim?nonce=$nonce&job=${SLURM_JOB_ID:-}&host=${SLURMD_NODENAME:-}"; do
     case $status in
     000 | 408 | 429 | 5??) ;;
+    disk) exit 92 ;;
     *) exit 91 ;;
     esac
     [ "$waited" -lt "$grace" ] || exit 90
@@ -102,7 +104,8 @@ done
 why=
 [ "$status" = 200 ] || why=bundle
 secret= logs=0 most=0
-[ -n "$why" ] || . ./.steward/settings # secret, logs, most (seconds that the task may run; 0: any)
+# secret, logs, most (seconds that the task may run; 0: any); the first of what was unpacked
+[ ! -s .steward/settings ] || . ./.steward/settings
 
 # keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
 keep() {
@@ -249,7 +252,7 @@ waited=0
 while :; do
     ask 30 "result?code=$code&why=$why" .steward/said -X POST -d ''
     case $status in
-    200 | 400 | 403 | 404 | 409 | 410) break ;;
+    200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
     esac
     if [ "$waited" -ge "$grace" ]; then # for whoever looks for it here
         trap - EXIT
