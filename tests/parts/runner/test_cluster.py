@@ -151,6 +151,28 @@ async def test_a_daemon_after_another_finds_what_runs(
     pipe.close()
 
 
+async def test_a_daemon_after_another_hears_what_has_ended_meanwhile(
+    store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "GRACE", 0)  # which bounds nothing after the beginning
+    pipe, end = Pipe(tmp_path / "pipe"), Pipe(tmp_path / "end")
+    text = f"echo one; read -r line <{pipe.path}; echo two; echo ended >{end.path}; exit 4"
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        one = await world.place(batch(script(text)))
+        await world.until_printed(one, "one")
+        config = world.config
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    assert await end.line() == "ended"
+    async with open_pool(store, slurm, config) as world:
+        await world.until_done(one)
+        assert world.output(one) == "one\ntwo\n"
+        assert world.told(one)[-2][1] == "Exit Code: 4"
+    assert len(slurm.jobs()) == 1
+    pipe.close()
+    end.close()
+
+
 async def test_a_daemon_after_another_finds_what_waits(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:

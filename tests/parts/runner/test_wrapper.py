@@ -24,6 +24,7 @@ def wrapped(directory: Path, number: int = 0, **given: str) -> int:
         "STEWARD_URL": NOBODY,
         "STEWARD_DIR": str(directory / ATTEMPT),
         "STEWARD_GRACE": "0",
+        "STEWARD_PATIENCE": "0",
     }
     return subprocess.run(["/bin/sh", "-s"], input=script, text=True, env=env | given).returncode
 

@@ -12,7 +12,8 @@ from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
-GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
+GRACE = 900  # seconds for which a wrapper tries to reach us before its task has begun
+PATIENCE = 24 * 3600  # seconds for which it tries to tell how its task ended, and what that printed
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the usual priority of a job
 _USUAL_DISK = 300  # MB that every group asks for; hosts that book no disk would refuse even that
@@ -77,6 +78,7 @@ def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str
         "STEWARD_URL": url,
         "STEWARD_DIR": directory,
         "STEWARD_GRACE": str(GRACE),
+        "STEWARD_PATIENCE": str(PATIENCE),
     }
     return {**given, "STEWARD_CA": ca} if ca else given
 

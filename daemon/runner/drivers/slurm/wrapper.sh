@@ -18,10 +18,11 @@ unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its setti
 [ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
 command -v curl >/dev/null && command -v tar >/dev/null || exit 93
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
-grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there
+grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there, and
+patience=$STEWARD_PATIENCE      # for so long when the task has ended
 spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
 ca=${STEWARD_CA:-}
-unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_SPOOL
+unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_PATIENCE STEWARD_SPOOL
 
 # ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none;
 # disk: it could not be written).
@@ -108,18 +109,29 @@ secret= logs=0 most=0
 [ ! -s .steward/settings ] || . ./.steward/settings
 
 # keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
+# Where many wait to be sent it waits, and so does the task, but not with the task's last words.
 keep() {
     n=0
     while dd bs=65536 count=64 of=".steward/$1.$n" 2>/dev/null && [ -s ".steward/$1.$n" ]; do
         n=$((n + 1))
-        while size=$(du -sk .steward) && [ "${size%%[!0-9]*}" -gt "$spool" ]; do sleep 1; done
+        while [ ! -e .steward/main.end ] && size=$(du -sk .steward) &&
+            [ "${size%%[!0-9]*}" -gt "$spool" ]; do sleep 0.5; done
     done
     : >".steward/$1.end"
 }
 
-# ship KIND: send these files in order; after the end, try for the time of grace.
+# rest: wait a little before the next try after the end, longer each time; false: that was the last.
+rest() {
+    [ "$waited" -lt "$patience" ] || return 1
+    again=$((2 + waited / 10))
+    [ "$again" -le 60 ] || again=60
+    waited=$((waited + again))
+    sleep "$again"
+}
+
+# ship KIND: send these files in order; after the end, be patient.
 ship() {
-    n=0 sent=0 at=0 pause=0.1 late=0
+    n=0 sent=0 at=0 pause=0.1 waited=0
     while :; do
         over= whole=
         [ -e ".steward/$1.end" ] && over=1
@@ -128,7 +140,7 @@ ship() {
         [ ! -s ".steward/$1.$n" ] ||
             tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
         if [ -s ".steward/$1.part" ]; then
-            ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
+            ask 60 "log/$1?offset=$at" /dev/null --data-binary "@.steward/$1.part" \
                 -H 'Content-Type: application/octet-stream'
             case $status in
             200)
@@ -138,9 +150,7 @@ ship() {
             4??) [ "$status" = 408 ] || [ "$status" = 429 ] || return ;;
             esac
             if [ "$status" != 200 ]; then
-                [ -z "$over" ] || late=$((late + 2))
-                [ "$late" -lt "$grace" ] || return
-                sleep 2
+                if [ -n "$over" ]; then rest || return; else sleep 2; fi
             fi
         elif [ -n "$whole" ]; then
             rm -f ".steward/$1.$n"
@@ -234,9 +244,11 @@ if [ -z "$why" ]; then
             mv .steward/pid.main .steward/main && umask 022 && exec setsid sh .steward/task
     ) >"$out" 2>"$err" </dev/null
     code=$?
+    kill $others 2>/dev/null # from now on its number may be another process's
     read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
     read -r why 2>/dev/null <.steward/why || why=
     if [ "$logs" = 1 ]; then
+        : >.steward/main.end
         for pause in 0.02 0.04 0.1 0.2 0.2 0.4 0.4 0.6; do
             [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
             sleep "$pause" # somebody it has started may have its output still open
@@ -250,17 +262,10 @@ fi
 
 waited=0
 while :; do
-    ask 30 "result?code=$code&why=$why" .steward/said -X POST -d ''
+    ask 30 "result?code=$code&why=$why" /dev/null -X POST -d ''
     case $status in
     200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
     esac
-    if [ "$waited" -ge "$grace" ]; then # for whoever looks for it here
-        trap - EXIT
-        echo "code=$code why=$why" >.steward/result
-        break
-    fi
-    waited=$((waited + 2))
-    sleep 2
+    rest || break
 done
-kill ${others:-} 2>/dev/null
 exit "$code"
