@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.clock import SystemClock
 from daemon.runner.drivers.slurm import submission
+from daemon.runner.drivers.slurm.run import Run
 from storage.records.base import SECOND
 from storage.records.cluster_run import RunStatus
 from storage.records.task import LogConfig, Template
@@ -236,6 +238,30 @@ async def test_a_job_that_the_cluster_forgot_goes_on(world: PoolWorld, tmp_path:
     await world.until_done(one)
     assert ("Terminated", "Exit Code: 5") in world.told(one)
     pipe.close()
+
+
+async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_was_set_back(
+    world: PoolWorld,
+) -> None:
+    text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
+    one = await world.place(batch(script(text)))
+    await world.until_printed(one, "begun")
+    (known,) = world.engine.desk.of_allocation(one)
+    run = Run(  # as a daemon after this one has it
+        known.cluster,
+        known.attempt,
+        known.row,
+        claims=lambda row: (row.comment, row.claim_hash),
+        release=lambda run: None,
+    )
+    later = SystemClock().now()  # in nanoseconds, where numbers begin as milliseconds
+    run.signal("SIGUSR2")
+    run.signal("SIGHUP")
+    assert await run.orders(later) == f"{later + 1} signal USR2\n{later + 2} signal HUP\n"
+    run.signal("SIGUSR1")
+    assert await run.orders(later + 2) == f"{later + 3} signal USR1\n"
+    known.signal("SIGUSR1")
+    await world.until_done(one)
 
 
 async def test_a_task_without_logs_keeps_none(world: PoolWorld) -> None:
