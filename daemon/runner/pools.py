@@ -20,7 +20,7 @@ from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.env import node_values
 from daemon.runner.fingerprint import computed_class, of_daemon
 from daemon.runner.host import Host, nobody
-from storage.queries import nodes
+from storage.queries import cluster_runs, nodes
 from storage.readers import Snapshot
 from storage.records.base import SECOND
 from storage.records.node import (
@@ -45,6 +45,10 @@ AGAIN = 2.0  # after a look that failed
 FAILURES = 3  # in a row, and the cluster counts as unreachable
 NOT_ASKED = "the cluster has not been asked yet"
 LEFT = "the configuration has no such pool any more: what ran there is lost to this daemon"
+_STILL = (
+    "pool %s: jobs of the cluster that may still run there: %d; they end when they reach this daemon "
+    "or the pool is configured again, otherwise cancel them there (their names begin with alloc-)"
+)
 
 _NO_RESOURCES = NodeResources(
     cpu=NodeCPU(cpu_shares=0, total_cpu_cores=0, reservable_cpu_cores=[]),
@@ -69,7 +73,7 @@ async def register_pools(
     """Store a node for each pool, with the id and the history that it has; return them by pool.
 
     The node of a pool that is not configured any more is down, which says that what ran there is
-    lost. `drivers` are those of each pool.
+    lost; its attempts are nobody's any more, so that none goes on beside its successor. `drivers` are those of each pool.
     """
     known = {one.node_pool: one for one in store.read(nodes.every) if one.engine}
     found = {}
@@ -83,8 +87,17 @@ async def register_pools(
         gone = _with_status(before, NodeStatus.DOWN, LEFT, now)
         if gone != before:
             _log.warning("pool %s: %s", before.node_pool, LEFT)
-            await _keep(store, before, _with_event(gone, LEFT, now), "NodeEvent")
+            gone = _with_event(gone, LEFT, now)
+        if left := await store.write(partial(_leave, before, gone)):
+            _log.warning(_STILL, before.node_pool, left)
     return found
+
+
+def _leave(before: Node, gone: Node, tx: Transaction) -> int:
+    """Store that a pool is gone, and withdraw its attempts; return how many."""
+    if gone != before:
+        nodes.put(tx, gone, "NodeEvent")
+    return cluster_runs.withdraw_all(tx, before.node_pool)
 
 
 def _new(config: Config, name: str, node_id: str) -> Node:

@@ -40,6 +40,10 @@ _PRUNE = """
      WHERE status = 'ended' AND pool = :pool
        AND NOT EXISTS (SELECT 1 FROM allocations WHERE id = allocation_id)
 """
+_WITHDRAW = """
+    UPDATE cluster_runs SET status = 'void'
+     WHERE pool = :pool AND status IN ('submitting', 'waiting', 'running')
+"""
 
 
 def find(db: Snapshot, allocation_id: str, task: str, number: int) -> ClusterRun | None:
@@ -75,6 +79,11 @@ def withdraw(tx: Transaction, run: ClusterRun) -> ClusterRun:
         remove(tx, run)
         return run
     return put(tx, msgspec.structs.replace(run, status=RunStatus.VOID))
+
+
+def withdraw_all(tx: Transaction, pool: str) -> int:
+    """Let nobody claim, or go on with, the attempts of a pool; return how many that were."""
+    return tx.execute(_WITHDRAW, {"pool": pool})
 
 
 def remove(tx: Transaction, run: ClusterRun) -> None:

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.clock import SystemClock
+from daemon.runner.drivers.slurm import submission
+from daemon.runner.drivers.slurm.run import Run
 from storage.records.base import SECOND
 from storage.records.cluster_run import RunStatus
 from storage.records.task import LogConfig, Template
@@ -53,6 +56,12 @@ async def test_a_task_finds_what_it_was_given(world: PoolWorld) -> None:
         await trio.sleep(0.005)
 
 
+async def test_no_variable_of_a_task_is_changed(world: PoolWorld) -> None:
+    one = await world.place(batch(script('echo "$c $p"', env={"c": "mine", "p": "too"})))
+    await world.until_done(one)
+    assert world.output(one) == "mine too\n"
+
+
 async def test_a_signal_that_ends_it_is_told(world: PoolWorld) -> None:
     done = await world.place(batch(script("kill -s KILL $$")))
     await world.until_done(done)
@@ -63,6 +72,20 @@ async def test_a_command_that_is_not_there_is_named(world: PoolWorld) -> None:
     done = await world.place(batch(script("", config={"command": "not-there"})))
     await world.until_done(done)
     assert "its command was not found on its host" in world.told(done)[-2][1]
+
+
+async def test_what_cannot_be_unpacked_is_told(
+    world: PoolWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tar = tmp_path / "bin" / "tar"
+    tar.parent.mkdir()
+    tar.write_text('#!/bin/sh\n/bin/tar "$@"\nexit 2\n')
+    tar.chmod(0o755)
+    monkeypatch.setattr(submission, "PATH", f"{tar.parent}:{submission.PATH}")
+    one = await world.place(batch(script("echo never")))
+    await world.until_done(one)
+    assert "could not be unpacked on its host" in world.told(one)[-2][1]
+    assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
 
 
 async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
@@ -130,6 +153,28 @@ async def test_a_daemon_after_another_finds_what_runs(
     pipe.close()
 
 
+async def test_a_daemon_after_another_hears_what_has_ended_meanwhile(
+    store: Store, slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "GRACE", 0)  # which bounds nothing after the beginning
+    pipe, end = Pipe(tmp_path / "pipe"), Pipe(tmp_path / "end")
+    text = f"echo one; read -r line <{pipe.path}; echo two; echo ended >{end.path}; exit 4"
+    async with open_pool(store, slurm, settings(tmp_path)) as world:
+        one = await world.place(batch(script(text)))
+        await world.until_printed(one, "one")
+        config = world.config
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    assert await end.line() == "ended"
+    async with open_pool(store, slurm, config) as world:
+        await world.until_done(one)
+        assert world.output(one) == "one\ntwo\n"
+        assert world.told(one)[-2][1] == "Exit Code: 4"
+    assert len(slurm.jobs()) == 1
+    pipe.close()
+    end.close()
+
+
 async def test_a_daemon_after_another_finds_what_waits(
     store: Store, slurm: FakeSlurm, tmp_path: Path
 ) -> None:
@@ -193,6 +238,30 @@ async def test_a_job_that_the_cluster_forgot_goes_on(world: PoolWorld, tmp_path:
     await world.until_done(one)
     assert ("Terminated", "Exit Code: 5") in world.told(one)
     pipe.close()
+
+
+async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_was_set_back(
+    world: PoolWorld,
+) -> None:
+    text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
+    one = await world.place(batch(script(text)))
+    await world.until_printed(one, "begun")
+    (known,) = world.engine.desk.of_allocation(one)
+    run = Run(  # as a daemon after this one has it
+        known.cluster,
+        known.attempt,
+        known.row,
+        claims=lambda row: (row.comment, row.claim_hash),
+        release=lambda run: None,
+    )
+    later = SystemClock().now()  # in nanoseconds, where numbers begin as milliseconds
+    run.signal("SIGUSR2")
+    run.signal("SIGHUP")
+    assert await run.orders(later) == f"{later + 1} signal USR2\n{later + 2} signal HUP\n"
+    run.signal("SIGUSR1")
+    assert await run.orders(later + 2) == f"{later + 3} signal USR1\n"
+    known.signal("SIGUSR1")
+    await world.until_done(one)
 
 
 async def test_a_task_without_logs_keeps_none(world: PoolWorld) -> None:

@@ -1,7 +1,9 @@
 """Pools of a cluster as nodes of the store: what is mirrored, when it is stored, and what stays."""
 
+import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,17 @@ import msgspec
 import pytest
 import trio
 
+from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.runner.drivers.mock import MockDriver
+from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
 from daemon.runner.drivers.slurm.partition import NoPartition, Partition, described
 from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.pools import AGAIN, EVERY, LEFT, NOT_ASKED, Mirror, happened, register_pools
 from daemon.runner.pools import mirrored as as_seen
-from storage.queries import nodes
+from storage.queries import cluster_runs, nodes
 from storage.records.base import MINUTE
+from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.node import EngineHost, Node, NodeStatus
 from storage.records.pool import Pool
 from storage.store import Store
@@ -148,6 +153,43 @@ async def test_ids_and_history_are_kept_and_what_left_the_configuration_is_down(
         back = await until_ready(store, "hpc")
         assert back.id == first.id
         assert messages(back) == ["the cluster takes jobs", LEFT, "the cluster takes jobs"]
+
+
+async def test_nobody_goes_on_in_a_pool_that_left_the_configuration(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(store, SystemClock(), fresh=lambda: "fresh")
+    both = {"hpc": POOL, "short": Pool(engine="slurm")}
+    await register_pools(store, Config(pools=both), {}, unique_ids(), 1)
+    rows = [
+        ClusterRun(
+            allocation_id="a1",
+            task="main",
+            number=number,
+            pool=pool,
+            status=status,
+            token_hash=hashlib.sha256(f"a1.{number}.t".encode()).hexdigest(),
+        )
+        for number, (pool, status) in enumerate(
+            [
+                ("hpc", RunStatus.SUBMITTING),
+                ("hpc", RunStatus.WAITING),
+                ("hpc", RunStatus.RUNNING),
+                ("hpc", RunStatus.ENDED),
+                ("short", RunStatus.RUNNING),
+            ]
+        )
+    ]
+    for row in rows:
+        await store.write(partial(cluster_runs.put, run=row))
+    await register_pools(store, Config(pools={"short": both["short"]}), {}, unique_ids(), 2)
+    left = store.read(lambda db: cluster_runs.of_allocation(db, "a1"))
+    void, ended, running = RunStatus.VOID, RunStatus.ENDED, RunStatus.RUNNING
+    assert [one.status for one in left] == [void, void, void, ended, running]
+    assert "jobs of the cluster that may still run there: 3" in caplog.text
+    with pytest.raises(TurnedAway) as told:
+        await desk.log("a1.2.t", "stdout", 0, b"")
+    assert told.value.status == 410
 
 
 async def test_a_start_does_not_wait_for_a_cluster_that_does_not_answer(

@@ -22,15 +22,16 @@ from storage.records.base import SECOND
 _OWN = ".steward"
 _LOGS = f"{SHARED}/logs"
 _LATE = 5  # seconds that a wrapper lets us end first what has run for long enough
+# Its variables have names that tasks do not use: what a task's environment has would be changed.
 _FIND = """\
-c={command}
-case $c in
+_steward_c={command}
+case $_steward_c in
 /*) ;;
-*) for p in "$PWD/local/$c" "$PWD/$c"; do
-    if [ -f "$p" ] && [ -x "$p" ]; then c=$p; break; fi
+*) for _steward_p in "$PWD/local/$_steward_c" "$PWD/$_steward_c"; do
+    if [ -f "$_steward_p" ] && [ -x "$_steward_p" ]; then _steward_c=$_steward_p; break; fi
 done ;;
 esac
-command -v -- "$c" >/dev/null 2>&1 || {{ echo missing >{own}/why; exit 127; }}
+command -v -- "$_steward_c" >/dev/null 2>&1 || {{ echo missing >{own}/why; exit 127; }}
 """
 
 
@@ -62,7 +63,7 @@ def pack(file: IO[bytes], attempt: Attempt, home: str, secret: str) -> None:
     enter = f"cd -- {place} || exit 125\nunset OLDPWD\n"
     command = shlex.quote(settings.command)
     find = _FIND.format(command=command, own=shlex.quote(own))
-    args = " ".join(['"$c"', *map(shlex.quote, settings.args)])
+    args = " ".join(['"$_steward_c"', *map(shlex.quote, settings.args)])
     most = attempt.longest // SECOND + _LATE if attempt.longest else 0
     said = f"secret={secret} logs={int(not attempt.log.disabled)} most={most}\n"
     texts = {

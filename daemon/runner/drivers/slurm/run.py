@@ -49,6 +49,13 @@ _log = logging.getLogger("steward.runner")
 Claims = Callable[[ClusterRun], tuple[str, str]]
 
 
+class _Order(msgspec.Struct):
+    """What the wrapper is to do; it has seen those up to a number."""
+
+    number: int
+    text: str
+
+
 class Run:
     """The attempt. `row` is what the store has of it."""
 
@@ -78,7 +85,8 @@ class Run:
         )  # held by who is about to claim it: nothing is concluded meanwhile
         self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
-        self._orders: list[tuple[int, str]] = []
+        self._orders: list[_Order] = []
+        self._is_known = False  # to the wrapper, which has asked for orders
         self._taken = 0  # the last order of which the wrapper knows
         self._used = Use()
         self._ended = trio.Event()
@@ -306,9 +314,9 @@ class Run:
         """Have the wrapper fetch the files anew; return when it has, or will not."""
         if self.row.status != RunStatus.RUNNING:
             return
-        number = self._order("files")
+        order = self._order("files")
         with trio.move_on_after(_DELIVERY):
-            while self._taken < number and not self._ended.is_set():
+            while self._taken < order.number and not self._ended.is_set():
                 await self._changes.wait()
 
     async def usage(self) -> Use:
@@ -408,14 +416,18 @@ class Run:
 
     async def orders(self, seen: int) -> str:
         """Return what the wrapper does not know yet, one order a line, as soon as there is something."""
+        if not self._is_known:  # it may have seen orders from before the clock was set back
+            self._is_known = True
+            for step, order in enumerate(self._orders, 1):
+                order.number = max(order.number, seen + step)
         if seen > self._taken:
             self._taken = seen
             self._changes.announce()
         self._listening += 1
         try:
             while self.row.status == RunStatus.RUNNING and not self._is_closing:
-                if wanted := [one for one in self._orders if one[0] > seen]:
-                    return "".join(f"{number} {text}\n" for number, text in wanted)
+                if wanted := [one for one in self._orders if one.number > seen]:
+                    return "".join(f"{one.number} {one.text}\n" for one in wanted)
                 await self._changes.wait()
             return ""
         finally:
@@ -442,13 +454,13 @@ class Run:
 
     # ---- ----------------------------------------------------------------------------------------
 
-    def _order(self, text: str) -> int:
+    def _order(self, text: str) -> _Order:
         """Give an order; its number is higher than those an earlier daemon gave."""
-        last = self._orders[-1][0] if self._orders else 0
-        number = max(last + 1, self.cluster.clock.now() // 1_000_000)
-        self._orders.append((number, text))
+        last = self._orders[-1].number if self._orders else 0
+        order = _Order(max(last, self._taken, self.cluster.clock.now() // 1_000_000) + 1, text)
+        self._orders.append(order)
         self._changes.announce()
-        return number
+        return order
 
     async def _finish(self, end: Exit) -> None:
         end = msgspec.structs.replace(end, at=end.at or self.cluster.clock.now())

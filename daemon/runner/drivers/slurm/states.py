@@ -160,8 +160,8 @@ _LOST = {
 _OURS = {
     UNHEARD: "its host could not reach this daemon: look at wrapper_url",
     NOT_OURS: "what the cluster started was not let in: the attempt was claimed by another copy",
-    NO_DIRECTORY: "its directory could not be made on the host: something is there already, or the "
-    "pool's directory is not writable",
+    NO_DIRECTORY: "its directory could not be made on the host: something is there already, the "
+    "pool's directory is not writable, or the disk is full",
     NO_PROGRAMS: "its host has no curl or no tar: install them there",
 }
 

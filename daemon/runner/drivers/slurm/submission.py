@@ -13,7 +13,8 @@ from storage.records.cluster_run import ClusterRun
 from storage.records.pool import Pool
 
 PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"  # of tasks on hosts
-GRACE = 900  # seconds for which a wrapper tries to reach us before it gives up
+GRACE = 900  # seconds for which a wrapper tries to reach us before its task has begun
+PATIENCE = 24 * 3600  # seconds for which it tries to tell how its task ended, and what that printed
 _PAUSE, _DOUBLED = 10.0, 6  # seconds; how often that is doubled: to ten minutes
 _MINUTE = 60 * SECOND
 _MIDDLE = 50  # the usual priority of a job
@@ -102,6 +103,7 @@ def environment_of(*, claim: str, url: str, directory: str, ca: str) -> dict[str
         "STEWARD_URL": url,
         "STEWARD_DIR": directory,
         "STEWARD_GRACE": str(GRACE),
+        "STEWARD_PATIENCE": str(PATIENCE),
     }
     return {**given, "STEWARD_CA": ca} if ca else given
 

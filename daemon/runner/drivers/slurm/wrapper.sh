@@ -18,19 +18,21 @@ unset LC_ALL SLURM_TIME_FORMAT # as we ask the cluster's programs; and its setti
 [ -e "${SLURM_CONF:-/}" ] || unset SLURM_CONF
 command -v curl >/dev/null && command -v tar >/dev/null || exit 93
 url=$STEWARD_URL/v1/wrapper secret=$STEWARD_CLAIM dir=$STEWARD_DIR
-grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there
+grace=$STEWARD_GRACE            # seconds: for so long it tries to reach who answers there, and
+patience=$STEWARD_PATIENCE      # for so long when the task has ended
 spool=${STEWARD_SPOOL:-65536}   # KiB of output that wait to be sent; then the task has to wait
 ca=${STEWARD_CA:-}
-unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_SPOOL
+unset STEWARD_CLAIM STEWARD_CA STEWARD_URL STEWARD_DIR STEWARD_GRACE STEWARD_PATIENCE STEWARD_SPOOL
 
-# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none).
+# ask SECONDS PATH FILE [OPTIONS]: call; the answer goes to a file, its status to $status (000: none;
+# disk: it could not be written).
 # The secret goes in by a pipe: arguments can be seen by everybody.
 ask() {
     seconds=$1 call=$2 answer=$3
     shift 3
     status=$(printf 'header = "Authorization: Bearer %s"\n' "$secret" |
         curl -q -sS -K - --noproxy '*' --connect-timeout 5 --max-time "$seconds" -o "$answer" \
-            -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || status=000
+            -w '%{http_code}' ${ca:+--cacert "$ca"} "$@" "$url/$call" 2>/dev/null) || case $? in 23) status=disk ;; *) status=000 ;; esac
 }
 
 # unpack PATH: fetch an archive and lay out what is in it.
@@ -41,13 +43,46 @@ unpack() {
     rm -f .steward/bundle
 }
 
-# A directory that is there already is not touched, unless it is what a dead attempt of ours left.
-if ! mkdir -m 700 "$dir" 2>/dev/null; then
-    [ -d "$dir" ] && [ ! -L "$dir" ] && [ -O "$dir" ] && read -r left <"$dir/.steward/pid" &&
-        ! kill -0 "$left" 2>/dev/null && rm -rf "$dir" && mkdir -m 700 "$dir" || exit 92
-fi
-cd "$dir" && mkdir .steward && echo $$ >.steward/pid || exit 92
+# started PID: when a process began, in ticks since its machine did, to $start; empty: there is none.
+started() {
+    start=
+    read -r line 2>/dev/null <"/proc/$1/stat" || return 0
+    set -- ${line##*) }
+    start=${20}
+}
+
+# is_left PLACE: tell whether a directory is of our user and nobody lives there any more: its wrapper,
+# on this host, is dead, or an earlier attempt has made it, which nobody wants any more. Of what another
+# host or another name space for processes has made, nobody here knows whether it lives.
+is_left() {
+    [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] && [ -f "$1/.steward/pid" ] &&
+        read -r at host boot space pid since of 2>/dev/null <"$1/.steward/pid" || return 1
+    [ "$of" = "$attempt" ] && [ "$at" -lt "$number" ] 2>/dev/null && return 0
+    [ "$host" = "$this_host" ] || return 1
+    [ "$boot" = "$this_boot" ] || return 0
+    [ "$space" = "$this_space" ] || return 1
+    started "$pid"
+    [ "$start" != "$since" ]
+}
+
+# sweep PLACE: remove such a directory. It gets another name first: somebody else may do the same.
+sweep() {
+    is_left "$1" && mv -T "$1" "$1.$$" 2>/dev/null || return 1
+    if is_left "$1.$$"; then rm -rf "$1.$$"; else mv -T "$1.$$" "$1" && return 1; fi
+}
+
+this_host=$(uname -n) this_space=$(readlink /proc/self/ns/pid)
+read -r this_boot </proc/sys/kernel/random/boot_id
+attempt=${dir##*/} number=${secret#*.}
+number=${number%%.*}
+for place in "${dir%/*}"/steward-*; do # with secrets, whose wrappers had no time to remove them
+    sweep "$place"
+done
+mkdir -m 700 "$dir" 2>/dev/null || exit 92
 trap 'cd /; rm -rf "$dir"' EXIT
+started $$
+cd "$dir" && mkdir .steward &&
+    echo "$number $this_host $this_boot $this_space $$ $start $attempt" >.steward/pid || exit 92
 trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
 trap 'echo cluster >.steward/why' TERM
 if [ -n "$ca" ]; then
@@ -60,6 +95,7 @@ waited=0
 until unpack "claim?nonce=$nonce&job=${SLURM_JOB_ID:-}&host=${SLURMD_NODENAME:-}"; do
     case $status in
     000 | 408 | 429 | 5??) ;;
+    disk) exit 92 ;;
     *) exit 91 ;;
     esac
     [ "$waited" -lt "$grace" ] || exit 90
@@ -69,21 +105,33 @@ done
 why=
 [ "$status" = 200 ] || why=bundle
 secret= logs=0 most=0
-[ -n "$why" ] || . ./.steward/settings # secret, logs, most (seconds that the task may run; 0: any)
+# secret, logs, most (seconds that the task may run; 0: any); the first of what was unpacked
+[ ! -s .steward/settings ] || . ./.steward/settings
 
 # keep KIND: put what the task prints into files of some reads each, until nobody prints any more.
+# Where many wait to be sent it waits, and so does the task, but not with the task's last words.
 keep() {
     n=0
     while dd bs=65536 count=64 of=".steward/$1.$n" 2>/dev/null && [ -s ".steward/$1.$n" ]; do
         n=$((n + 1))
-        while size=$(du -sk .steward) && [ "${size%%[!0-9]*}" -gt "$spool" ]; do sleep 1; done
+        while [ ! -e .steward/main.end ] && size=$(du -sk .steward) &&
+            [ "${size%%[!0-9]*}" -gt "$spool" ]; do sleep 0.5; done
     done
     : >".steward/$1.end"
 }
 
-# ship KIND: send these files in order; after the end, try for the time of grace.
+# rest: wait a little before the next try after the end, longer each time; false: that was the last.
+rest() {
+    [ "$waited" -lt "$patience" ] || return 1
+    again=$((2 + waited / 10))
+    [ "$again" -le 60 ] || again=60
+    waited=$((waited + again))
+    sleep "$again"
+}
+
+# ship KIND: send these files in order; after the end, be patient.
 ship() {
-    n=0 sent=0 at=0 pause=0.1 late=0
+    n=0 sent=0 at=0 pause=0.1 waited=0
     while :; do
         over= whole=
         [ -e ".steward/$1.end" ] && over=1
@@ -92,7 +140,7 @@ ship() {
         [ ! -s ".steward/$1.$n" ] ||
             tail -c +$((sent + 1)) ".steward/$1.$n" 2>/dev/null | head -c 131072 >".steward/$1.part"
         if [ -s ".steward/$1.part" ]; then
-            ask 60 "log/$1?offset=$at" ".steward/$1.said" --data-binary "@.steward/$1.part" \
+            ask 60 "log/$1?offset=$at" /dev/null --data-binary "@.steward/$1.part" \
                 -H 'Content-Type: application/octet-stream'
             case $status in
             200)
@@ -102,9 +150,7 @@ ship() {
             4??) [ "$status" = 408 ] || [ "$status" = 429 ] || return ;;
             esac
             if [ "$status" != 200 ]; then
-                [ -z "$over" ] || late=$((late + 2))
-                [ "$late" -lt "$grace" ] || return
-                sleep 2
+                if [ -n "$over" ]; then rest || return; else sleep 2; fi
             fi
         elif [ -n "$whole" ]; then
             rm -f ".steward/$1.$n"
@@ -198,9 +244,11 @@ if [ -z "$why" ]; then
             mv .steward/pid.main .steward/main && umask 022 && exec setsid sh .steward/task
     ) >"$out" 2>"$err" </dev/null
     code=$?
+    kill $others 2>/dev/null # from now on its number may be another process's
     read -r main <.steward/main && kill -s KILL -- "-$main" 2>/dev/null
     read -r why 2>/dev/null <.steward/why || why=
     if [ "$logs" = 1 ]; then
+        : >.steward/main.end
         for pause in 0.02 0.04 0.1 0.2 0.2 0.4 0.4 0.6; do
             [ -e .steward/stdout.end ] && [ -e .steward/stderr.end ] && break
             sleep "$pause" # somebody it has started may have its output still open
@@ -214,17 +262,10 @@ fi
 
 waited=0
 while :; do
-    ask 30 "result?code=$code&why=$why" .steward/said -X POST -d ''
+    ask 30 "result?code=$code&why=$why" /dev/null -X POST -d ''
     case $status in
-    200 | 400 | 403 | 404 | 409 | 410) break ;;
+    200 | 400 | 401 | 403 | 404 | 409 | 410) break ;;
     esac
-    if [ "$waited" -ge "$grace" ]; then # for whoever looks for it here
-        trap - EXIT
-        echo "code=$code why=$why" >.steward/result
-        break
-    fi
-    waited=$((waited + 2))
-    sleep 2
+    rest || break
 done
-kill ${others:-} 2>/dev/null
 exit "$code"

@@ -1,0 +1,115 @@
+"""What the wrapper does on its host before anybody lets it in: nobody answers here."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "daemon.runner.drivers.slurm"
+NOBODY = "http://127.0.0.1:1"
+UNHEARD, NO_DIRECTORY = 90, 92
+ATTEMPT = "steward-a1-main"
+
+
+def wrapped(directory: Path, number: int = 0, **given: str) -> int:
+    """Run the wrapper of an attempt; return its status."""
+    script = resources.files(PACKAGE).joinpath("wrapper.sh").read_text()
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": "/",
+        "STEWARD_CLAIM": f"a1.{number}.secret",
+        "STEWARD_URL": NOBODY,
+        "STEWARD_DIR": str(directory / ATTEMPT),
+        "STEWARD_GRACE": "0",
+        "STEWARD_PATIENCE": "0",
+    }
+    return subprocess.run(["/bin/sh", "-s"], input=script, text=True, env=env | given).returncode
+
+
+def who(pid: int | str = "self") -> str:
+    """Return who a process is, as wrappers write it down."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    started = stat.rpartition(") ")[2].split()[19]
+    space = os.readlink("/proc/self/ns/pid")
+    return f"{os.uname().nodename} {boot} {space} {stat.split()[0]} {started}"
+
+
+def dead(text: str) -> str:
+    """Return the same number as another process had it, before."""
+    return f"{text.rpartition(' ')[0]} 1"
+
+
+def elsewhere(text: str) -> str:
+    """Return a process of another host."""
+    return f"not-{text}"
+
+
+def rebooted(text: str) -> str:
+    """Return a process from before the machine was started again."""
+    host, _, *rest = text.split()
+    return " ".join([host, "another-boot", *rest])
+
+
+def confined(text: str) -> str:
+    """Return a dead process of a name space that cannot be seen from here."""
+    host, boot, _, *rest = dead(text).split()
+    return " ".join([host, boot, "pid:[1]", *rest])
+
+
+def living(text: str) -> str:
+    """Return the process itself."""
+    return text
+
+
+def lay(directory: Path, name: str, text: str, number: int = 0) -> Path:
+    """Lay out what a wrapper has left there; return its file."""
+    own = directory / name / ".steward"
+    own.mkdir(parents=True)
+    (own / "pid").write_text(f"{number} {text} {name}\n")
+    (directory / name / "file").write_text("of a task")
+    return directory / name / "file"
+
+
+@pytest.mark.parametrize("left", [living, elsewhere, confined])
+def test_a_directory_in_which_somebody_may_live_is_left_alone(
+    tmp_path: Path, left: Callable[[str], str]
+) -> None:
+    file = lay(tmp_path, ATTEMPT, left(who()))
+    other = lay(tmp_path, "steward-a2-main", left(who()))
+    assert wrapped(tmp_path) == NO_DIRECTORY
+    assert file.read_text() == other.read_text() == "of a task"
+
+
+@pytest.mark.parametrize("left", [dead, rebooted])
+def test_what_the_dead_have_left_is_removed(tmp_path: Path, left: Callable[[str], str]) -> None:
+    lay(tmp_path, ATTEMPT, left(who()))
+    lay(tmp_path, "steward-a2-main", left(who()))
+    assert wrapped(tmp_path) == UNHEARD
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_earlier_attempt_has_left_on_another_host_is_removed(tmp_path: Path) -> None:
+    lay(tmp_path, ATTEMPT, elsewhere(who()), number=1)
+    other = lay(tmp_path, "steward-a2-main", elsewhere(who()), number=1)
+    assert wrapped(tmp_path, number=1) == NO_DIRECTORY
+    assert wrapped(tmp_path, number=2) == UNHEARD
+    assert other.exists()
+    assert not (tmp_path / ATTEMPT).exists()
+
+
+def test_what_is_no_wrappers_is_left_alone(tmp_path: Path) -> None:
+    file = lay(tmp_path, "else", dead(who()))
+    (tmp_path / "steward-link").symlink_to(tmp_path / "else")
+    (tmp_path / "steward-empty").mkdir()
+    os.mkfifo(tmp_path / "steward-pipe")
+    waiting = tmp_path / "steward-waiting" / ".steward"
+    waiting.mkdir(parents=True)
+    os.mkfifo(waiting / "pid")
+    assert wrapped(tmp_path) == UNHEARD
+    left = {"else", "steward-link", "steward-empty", "steward-pipe", "steward-waiting"}
+    assert {one.name for one in tmp_path.iterdir()} == left
+    assert file.exists()
