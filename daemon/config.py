@@ -211,11 +211,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return self.wrapper_bind or self.bind
 
     @property
-    def wrapper_pair(self) -> tuple[Path, Path]:
-        """Return certificate and key of that listener; nothing twice: it is not encrypted."""
-        if self.wrapper_tls_cert != Path():
-            return self.wrapper_tls_cert, self.wrapper_tls_key
-        return self.tls_cert, self.tls_key
+    def of_wrappers(self) -> "Config":
+        """Return the settings with the certificate of that listener: its own if it has one."""
+        own = self.wrapper_tls_cert != Path()
+        pair = {"tls_cert": self.wrapper_tls_cert, "tls_key": self.wrapper_tls_key} if own else {}
+        return msgspec.structs.replace(self, tls_client_ca=Path(), **pair)
 
     @property
     def socket_path(self) -> Path | None:
@@ -426,7 +426,7 @@ def _faults_of_listening(config: Config) -> Iterator[str]:
 
 def _faults_of_clusters(config: Config) -> Iterator[str]:
     yield from clusters.faults_of_pools(config.pools, config.node_pool)
-    host, is_encrypted = config.wrapper_host, config.wrapper_pair != (Path(), Path())
+    host, is_encrypted = config.wrapper_host, config.of_wrappers.is_encrypted
     if config.pools and not (is_loopback(host) or is_encrypted or config.allow_plain_text):
         yield (
             f"wrapper_bind = {host!r}: others could read what tasks are given, and change what they "

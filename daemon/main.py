@@ -185,7 +185,7 @@ async def _run_parts(
         audit = await parts.enter_async_context(open_audit(store, clock, seal, config))
         listeners = parts.enter_context(open_listeners(config, inherited(os.environ)))
         config = msgspec.structs.replace(config, port=listeners.port)
-        engine = None
+        engine = wrapper_listeners = None
         if config.pools:
             from daemon.api import wrapper
             from daemon.runner.drivers.slurm.engine import open_engine
@@ -265,7 +265,7 @@ async def _run_parts(
             policies=policies,
             wrappers=engine.desk if engine else None,
         )
-        if engine:
+        if engine and wrapper_listeners:
             await parts.enter_async_context(
                 open_web(
                     in_public(shared),
@@ -282,7 +282,7 @@ async def _run_parts(
             open_web(shared, ROUTES, ENDPOINTS, listeners.places, PAGES)
         )
         async with trio.open_nursery() as nursery:
-            reload = Reloading(settings.given, settings.read, listeners, shared)
+            reload = Reloading(settings.given, settings.read, listeners, shared, wrapper_listeners)
             await nursery.start(_reload_on_hangup, reload, config, manager)
             nursery.start_soon(
                 give_signs_of_life, manager, partial(examine, store, config.task_socket_path)

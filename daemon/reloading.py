@@ -25,16 +25,24 @@ class Reloading:
     """The settings with which the daemon has started, and how they are read again."""
 
     def __init__(
-        self, config: Config, read: Callable[[], Config], listeners: Listeners, parts: Parts
+        self,
+        config: Config,
+        read: Callable[[], Config],
+        listeners: Listeners,
+        parts: Parts,
+        wrappers: Listeners | None = None,
     ) -> None:
+        """`wrappers` are where what runs on clusters is heard, if anywhere."""
         self._config, self._read = config, read
-        self._listeners, self._parts = listeners, parts
+        self._listeners, self._parts, self._wrappers = listeners, parts, wrappers
 
     def __call__(self) -> None:
         """Read everything anew; what is wrong changes nothing, and is logged."""
         try:
             fresh = self._read()
             policies = Policies(fresh.job_policies)
+            if self._wrappers and fresh.of_wrappers.is_encrypted:
+                self._wrappers.reload(fresh.of_wrappers)
             if fresh.is_encrypted == self._config.is_encrypted:
                 self._listeners.reload(fresh)
         except StewardError as error:

@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import h11
@@ -141,10 +140,7 @@ def open_wrapper_listeners(config: Config) -> Iterator[Listeners]:
 
     Raises `ListenError`, `Invalid`.
     """
-    certificate, key = config.wrapper_pair
-    context = tls_context(
-        msgspec.structs.replace(config, tls_cert=certificate, tls_key=key, tls_client_ca=Path())
-    )
+    context = tls_context(config.of_wrappers)
     with listen(config.wrapper_host, config.wrapper_port) as port:
         number = port.getsockname()[1]
         log.info("what runs on clusters is heard at %s port %s", config.wrapper_host, number)

@@ -14,9 +14,10 @@ from daemon.jobspec.policies import Policies
 from daemon.logs import Monitor
 from daemon.parts import Parts
 from daemon.reloading import Reloading
-from daemon.web.connections import Listeners
+from daemon.web.connections import Listeners, open_wrapper_listeners
 from storage.errors import Denied
 from storage.records.base import SECOND
+from tests.fakes.authority import Authority
 from tests.samples import job
 
 POLICY = """
@@ -34,14 +35,13 @@ class Daemon:
         self.file = file
         self.file.write_text("")
         self.policies, self.failures = Policies(), Failures()
-        parts = SimpleNamespace(
+        found = SimpleNamespace(
             policies=self.policies,
             tokens=SimpleNamespace(failures=self.failures),
             monitor=Monitor(),
         )
-        self.reload = Reloading(
-            self._read(), self._read, Listeners(port=0, places=()), cast("Parts", parts)
-        )
+        self.parts = cast("Parts", found)
+        self.reload = Reloading(self._read(), self._read, Listeners(port=0, places=()), self.parts)
 
     def _read(self) -> Config:
         return load(self.file, {}, {"data_dir": str(self.file.parent)})
@@ -89,3 +89,21 @@ def test_it_is_said_what_only_a_restart_changes(
     daemon.reads('region = "other"\ntls_cert = "/c"\ntls_key = "/k"\nlockout_threshold = 5')
     assert "change with a restart of the daemon: region, tls_cert, tls_key" in caplog.text
     assert daemon.failures.lock_out.threshold == 5
+
+
+async def test_the_certificate_of_wrappers_is_read_anew(
+    daemon: Daemon, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = Authority(tmp_path).certify("daemon")
+    config = Config(
+        wrapper_bind="127.0.0.1", wrapper_port=0, wrapper_tls_cert=certificate, wrapper_tls_key=key
+    )
+    with open_wrapper_listeners(config) as wrappers:
+        reload = Reloading(
+            config, lambda: config, Listeners(port=0, places=()), daemon.parts, wrappers
+        )
+        reload()
+        assert "the old settings stay" not in caplog.text
+        key.write_text("nonsense")
+        reload()
+    assert "the old settings stay: cannot use the certificate" in caplog.text

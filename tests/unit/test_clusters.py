@@ -124,4 +124,4 @@ def test_the_listener_is_as_the_daemon_unless_it_is_said(tmp_path: Path) -> None
 
 
 def described(config: Config) -> tuple[str, Path, Path]:
-    return (config.wrapper_host, *config.wrapper_pair)
+    return (config.wrapper_host, config.of_wrappers.tls_cert, config.of_wrappers.tls_key)

@@ -69,7 +69,7 @@ def _address(config: Config, port: int) -> str:
     if config.wrapper_url:
         return config.wrapper_url.rstrip("/")
     host = f"[{config.wrapper_host}]" if ":" in config.wrapper_host else config.wrapper_host
-    scheme = "https" if config.wrapper_pair != (Path(), Path()) else "http"
+    scheme = "https" if config.of_wrappers.is_encrypted else "http"
     return f"{scheme}://{host}:{port}"
 
 
