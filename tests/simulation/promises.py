@@ -172,6 +172,8 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
         name: state
         for name, state in deployment.task_groups.items()
         if state.healthy_allocs < state.desired_total
+        # Where no more are wanted than canaries, all may be healthy, and wait for their promotion.
+        or (state.desired_canaries and not state.promoted)
     }
     if not unfinished:
         waiting = evaluations.unfinished(db, deployment.namespace, deployment.job_id)
