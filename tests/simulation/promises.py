@@ -195,11 +195,15 @@ def _not_on_the_machine(db: Snapshot, world: World) -> Iterator[str]:
         for task, state in (one.client.task_states or {}).items()
         if state.state == "running"
     }
-    there = {process.name[:2] for process in world.machine.alive()}
+    alive = world.machine.alive()
+    there = {process.name[:2] for process in alive}
     for name in sorted(running - there):
         yield f"{name} is said to run, and does not"
     for name in sorted(there - running):
         yield f"{name} runs, and nobody knows"
+    for process in alive:
+        if not process.lasts:
+            yield f"{process.name} ends by itself, and what comes then has not come yet"
     present = taskdir.present(world.config.alloc_dir)
     for alloc_id in sorted(set(present) - allocations.known(db, present)):
         yield f"the directory of {alloc_id} is left over"
