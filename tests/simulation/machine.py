@@ -60,6 +60,11 @@ class Process:
         return trio.current_time() < self._end
 
     @property
+    def lasts(self) -> bool:
+        """Whether it goes on until somebody ends it."""
+        return self._end == _FOREVER
+
+    @property
     def outcome(self) -> Exit:
         """How it has ended, and when."""
         return msgspec.structs.replace(self._exit, at=NOW + round(self._end * SECOND))

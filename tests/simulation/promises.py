@@ -100,8 +100,12 @@ def _job(db: Snapshot, job_id: str) -> Job:
 def _unexplained(db: Snapshot, job: Job) -> Iterator[str]:
     found = explain(db, job.namespace, job.id)
     reasons = found.reasons if found else []
+    waiting = {reason.task_group for reason in reasons if reason.cause == Cause.PLACE}
     for reason in reasons:
-        if reason.cause not in _LASTING:
+        # What made room finds none for as long as what matters more stays; work that ends by
+        # itself is kept until all of it is done, and with it the record that says so.
+        displaced = reason.cause == Cause.PREEMPTED and reason.task_group in waiting
+        if reason.cause not in _LASTING and not displaced:
             yield f"{job.id} is not at rest: {reason.message}"
     wanted = sum(group.count for group in job.task_groups or ())
     if job.type == "service" and found and found.running < wanted and not reasons:
@@ -168,6 +172,8 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
         name: state
         for name, state in deployment.task_groups.items()
         if state.healthy_allocs < state.desired_total
+        # Where no more are wanted than canaries, all may be healthy, and wait for their promotion.
+        or (state.desired_canaries and not state.promoted)
     }
     if not unfinished:
         waiting = evaluations.unfinished(db, deployment.namespace, deployment.job_id)
@@ -189,11 +195,15 @@ def _not_on_the_machine(db: Snapshot, world: World) -> Iterator[str]:
         for task, state in (one.client.task_states or {}).items()
         if state.state == "running"
     }
-    there = {process.name[:2] for process in world.machine.alive()}
+    alive = world.machine.alive()
+    there = {process.name[:2] for process in alive}
     for name in sorted(running - there):
         yield f"{name} is said to run, and does not"
     for name in sorted(there - running):
         yield f"{name} runs, and nobody knows"
+    for process in alive:
+        if not process.lasts:
+            yield f"{process.name} ends by itself, and what comes then has not come yet"
     present = taskdir.present(world.config.alloc_dir)
     for alloc_id in sorted(set(present) - allocations.known(db, present)):
         yield f"the directory of {alloc_id} is left over"
