@@ -282,7 +282,17 @@ var checks = []check{
 		if err := w.client.Allocations().Signal(w.alloc, nil, "main", "SIGCONT"); err != nil {
 			return err
 		}
-		return w.client.Allocations().Restart(w.alloc, "main", nil)
+		if err := w.client.Allocations().Restart(w.alloc, "main", nil); err != nil {
+			return err
+		}
+		return until(func(index uint64) (bool, uint64, error) {
+			found, meta, err := w.client.Allocations().Info(w.alloc.ID, waiting(index))
+			if err != nil {
+				return false, 0, err
+			}
+			state := found.TaskStates["main"]
+			return state.Restarts == 1 && state.State == "running", meta.LastIndex, nil
+		})
 	}},
 	{"alloc exec", func(w *world) error {
 		if _, err := running(w, "web"); err != nil {
