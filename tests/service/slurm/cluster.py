@@ -51,6 +51,8 @@ class Cluster:
         key.chmod(0o400)
         self._start_munge()
         self.config.write_text(self._settings())
+        # Otherwise a node looks for what is mounted there, and ends where there is nothing.
+        (self.directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.start_controller()
         for node in NODES:
             self.start_node(node)
