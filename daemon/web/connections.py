@@ -227,9 +227,8 @@ class _Handler:
             log.info(
                 "a connection was not to be understood, and was closed: %s", next(leaves(group))
             )
-        except* (
-            Exception
-        ):  # of those who speak the protocol: it ends one connection, never the daemon
+        except* Exception:
+            # Of those who speak the protocol: it ends one connection, never the daemon.
             log.exception("a connection failed, and was closed")
         finally:
             self._streams.discard(stream)

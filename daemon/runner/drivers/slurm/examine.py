@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 from daemon.config import is_loopback
+from daemon.runner.drivers.slurm.partition import fields_of
 from daemon.runner.drivers.slurm.tools import PROGRAMS, ToolFailed, Tools, rows
 from storage.records.pool_check import PoolFinding
 
@@ -61,8 +62,7 @@ async def _steps(tools: Tools, partition: str, url: str) -> AsyncIterator[tuple[
     yield "programs", _programs(tools)
     yield "version", (await _ask(tools, "version", "sinfo", "--version")).strip()
     shown = await _ask(tools, "partition", "scontrol", "-o", "show", "partition", partition)
-    pairs = (word.partition("=") for word in shown.split())
-    about = {name: value for name, sign, value in pairs if sign}
+    about = fields_of(shown)
     yield "partition", _partition(partition, about)
     listed = await _ask(tools, "hosts", "sinfo", "-h", "-N", "-p", partition, "-o", _HOSTS)
     yield "hosts", _hosts(listed)

@@ -80,9 +80,8 @@ class Run:
         self._renewals = 0  # of what ran nothing,
         self._vanished = 0  # and of what nobody knew any more
         self._heard = trio.current_time()
-        self.claiming = (
-            trio.Lock()
-        )  # held by who is about to claim it: nothing is concluded meanwhile
+        # Held by who is about to claim it: nothing is concluded meanwhile.
+        self.claiming = trio.Lock()
         self._is_closing = False
         self._listening = 0  # wrappers that wait for an order at this moment
         self._orders: list[_Order] = []
