@@ -33,9 +33,8 @@ from daemon.acl.seal import open_seal
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
-from daemon.hardening import keep_memory_private
+from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
-from daemon.heap import share_one_heap
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
