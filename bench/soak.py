@@ -332,7 +332,7 @@ async def look(soak: Soak, number: int, before: float) -> Minute:
     found = await trio.to_thread.run_sync(held, soak.steward)
     sizes = await trio.to_thread.run_sync(tables, soak.steward)
     found["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
-    found["passing_mib"] = sum(sizes.values()) - found["versions_mib"]
+    found["passing_mib"] = found["file_mib"] - found["versions_mib"]
     return Minute(
         number=number,
         tables=sizes,
