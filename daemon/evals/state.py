@@ -42,7 +42,7 @@ def load(
 
 
 def _allocations(
-    db: Snapshot, namespace: str, job_id: str, kind: JobType | None
+    db: Snapshot, namespace: str, job_id: str, kind: str | None
 ) -> tuple[list[Allocation], Mapping[str, int]]:
     """Return the allocations of a job that matter, oldest first, and how many others are counted."""
     if kind == JobType.SYSBATCH:  # what was stopped stands for work that is done
