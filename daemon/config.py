@@ -125,6 +125,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     audit_retention_entries: Natural = 0
     audit_file: Path = Path()
     audit_journal: bool = False
+    audit_reads: bool = False
     artifact_paths: list[str] = []
     artifact_max_mb: Natural = 10_000
     artifact_max_files: Natural = 4096
