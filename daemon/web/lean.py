@@ -15,6 +15,7 @@ import os
 import re
 import socket
 from contextlib import suppress
+from math import inf
 
 import httptools
 import msgspec
@@ -22,7 +23,7 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.utils import parse_socket_addr
 
-from daemon.web.answering import Answering
+from daemon.web.answering import Answering, Way
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished
@@ -119,6 +120,7 @@ class Lean:
         self._answering, self._settings = answering, settings
         self._idle: set[trio.CancelScope] = set()
         self._is_closing = False
+        self._added, self._added_at = b"", -inf  # to every answer, and since when on Trio's clock
 
     def close(self) -> None:
         """Hand over every connection: those that are idle now, others when they are answered."""
@@ -143,13 +145,14 @@ class Lean:
                 if request is None:
                     return Handed(data, since, has_asked)
                 head = _head(request, client, peer)
-                if not self._answering.is_hot(head):
+                way = self._answering.way(head)
+                if not self._answering.is_hot(head, way):
                     return Handed(data, since, has_asked)
-                answer = await self._answer(stream, head, request.body)
+                answer = await self._answer(stream, head, way, request.body)
                 if answer is None:
                     return None
-                rest = send_now(stream, self._written(answer, is_last=request.is_last))
-                await send_patiently(stream, rest)
+                if rest := send_now(stream, self._written(answer, since, is_last=request.is_last)):
+                    await send_patiently(stream, rest)
                 if request.is_last:
                     return None
                 has_asked = True
@@ -168,29 +171,33 @@ class Lean:
                 self._idle.discard(scope)
         return b""
 
-    async def _answer(self, stream: trio.SocketStream, head: Head, body: bytes) -> Finished | None:
+    async def _answer(
+        self, stream: trio.SocketStream, head: Head, way: Way, body: bytes
+    ) -> Finished | None:
         """Return the answer to a request, or None if its client has gone before."""
 
         async def given() -> bytes:
             return body
 
         if head.method == "GET":  # a read, which does not wait
-            return await self._answering.answer(head, given)
+            return await self._answering.answer(head, given, way)
         answer = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-            answer = await self._answering.answer(head, given)
+            answer = await self._answering.answer(head, given, way)
             nursery.cancel_scope.cancel()
         return answer
 
-    def _written(self, answer: Finished, *, is_last: bool) -> bytes:
+    def _written(self, answer: Finished, now: float, *, is_last: bool) -> bytes:
         """Return an answer as it goes over the wire, in the form of the server behind."""
-        lines = [f"HTTP/1.1 {answer.status} "]
-        lines += [f"{name.lower()}: {value}" for name, value in answer.headers.items()]
-        lines.append(f"content-length: {len(answer.body)}")
-        added = [b"%s: %s" % pair for pair in self._settings.response_headers("h11")]
-        added += [b"Connection: close"] if is_last else []
-        return b"\r\n".join(("\r\n".join(lines).encode(), *added, b"", answer.body))
+        if now >= self._added_at + 1:  # a date has no parts of a second
+            pairs = self._settings.response_headers("h11")
+            self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
+        lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
+        length = len(answer.body)
+        head = f"HTTP/1.1 {answer.status} \r\n{''.join(lines)}content-length: {length}\r\n"
+        last = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
+        return b"".join((head.encode(), self._added, last, answer.body))
 
 
 def _head(request: Plain, client: str, peer: Peer | None) -> Head:
