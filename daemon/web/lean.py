@@ -30,6 +30,8 @@ from daemon.web.reply import Finished
 from daemon.web.sending import send_now, send_patiently
 
 MOST = 64 * 1024  # bytes that are read at once
+_EXACT = 1.0  # seconds, to which the end of an idle connection is known here
+_SHORT = 60.0  # seconds that no read takes
 SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
 _MOST_HEAD = 8 * 1024  # bytes
 
@@ -130,46 +132,69 @@ class Lean:
 
     async def serve(self, stream: trio.SocketStream, peer: Peer | None) -> Handed | None:
         """Answer requests until one is not for here; return the connection, None if it is over."""
-        has_asked = False
+        data, since, has_asked = b"", trio.current_time(), False
         try:
             address = parse_socket_addr(stream.socket.family, stream.socket.getpeername())
             client = address[0] if address else ""
-            while True:
-                since = trio.current_time()
-                data = await self._begun(stream, since + self._settings.keep_alive_timeout)
-                if data is None:
-                    return None
-                request = plain(data)
-                if request is not None and request.missing:
-                    request, data = await _whole(stream, data)
-                if request is None:
-                    return Handed(data, since, has_asked)
-                head = _head(request, client, peer)
-                way = self._answering.way(head)
-                if not self._answering.is_hot(head, way):
-                    return Handed(data, since, has_asked)
-                answer = await self._answer(stream, head, way, request.body)
-                if answer is None:
-                    return None
-                if rest := send_now(stream, self._written(answer, since, is_last=request.is_last)):
-                    await send_patiently(stream, rest)
-                if request.is_last:
-                    return None
-                has_asked = True
+            # One for all requests: to open another for each would cost a seventh of it.
+            with trio.CancelScope() as idleness:
+                while not self._is_closing:
+                    data, since = b"", trio.current_time()
+                    self._limit(idleness, since)
+                    data = await self._begun(stream, idleness)
+                    if not data:
+                        return None
+                    if idleness.cancel_called:
+                        break
+                    request, data = await _whole(stream, data, idleness)
+                    if request is None or (hot := self._hot(request, client, peer)) is None:
+                        break
+                    if not await self._answered(stream, *hot, request, idleness):
+                        return None
+                    has_asked = True
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
+        return Handed(data, since, has_asked)
 
-    async def _begun(self, stream: trio.SocketStream, deadline: float) -> bytes | None:
-        """Return what comes, or nothing if the connection is to be closed; None if the client has gone."""
-        with trio.CancelScope(deadline=deadline) as scope:
-            if self._is_closing:
-                return b""
-            self._idle.add(scope)
-            try:
-                return await _received(stream) or None
-            finally:
-                self._idle.discard(scope)
-        return b""
+    def _limit(self, idleness: trio.CancelScope, since: float) -> None:
+        """Let a wait that begins end in time; who ends it a little early has the server behind wait."""
+        latest = since + self._settings.keep_alive_timeout
+        if not latest - _EXACT <= idleness.deadline <= latest:
+            idleness.deadline = latest
+
+    async def _begun(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
+        """Return what comes; nothing when the client has gone."""
+        self._idle.add(idleness)
+        try:
+            return await _received(stream)
+        finally:
+            self._idle.discard(idleness)
+
+    def _hot(self, request: Plain, client: str, peer: Peer | None) -> tuple[Head, Way] | None:
+        """Return what is asked for, and where that leads, if it is answered here."""
+        head = _head(request, client, peer)
+        way = self._answering.way(head)
+        return (head, way) if self._answering.is_hot(head, way) else None
+
+    async def _answered(
+        self,
+        stream: trio.SocketStream,
+        head: Head,
+        way: Way,
+        request: Plain,
+        idleness: trio.CancelScope,
+    ) -> bool:
+        """Answer a request; tell whether the connection goes on."""
+        now = trio.current_time()
+        if head.method != "GET" or idleness.deadline < now + _SHORT:
+            idleness.deadline = inf  # nobody is cut short while he is answered
+        answer = await self._answer(stream, head, way, request.body)
+        if answer is None:
+            return False
+        if rest := send_now(stream, self._written(answer, now, is_last=request.is_last)):
+            idleness.deadline = inf
+            await send_patiently(stream, rest)
+        return not request.is_last
 
     async def _answer(
         self, stream: trio.SocketStream, head: Head, way: Way, body: bytes
@@ -212,8 +237,14 @@ def _head(request: Plain, client: str, peer: Peer | None) -> Head:
     )
 
 
-async def _whole(stream: trio.SocketStream, data: bytes) -> tuple[Plain | None, bytes]:
+async def _whole(
+    stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope
+) -> tuple[Plain | None, bytes]:
     """Return the request that has begun, if it is soon whole, and what has come of it."""
+    request = plain(data)
+    if request is None or not request.missing:
+        return request, data
+    idleness.deadline = inf
     with trio.move_on_after(SOON):
         while more := await _received(stream):
             data += more
