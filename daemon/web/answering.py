@@ -123,19 +123,23 @@ class Answering:
         return answer
 
     def is_hot(self, head: Head, way: Way) -> bool:
-        """Tell whether a request leads to a route that is answered at once, in one piece.
-
-        A read that names an index may wait for news, in whatever way that is written.
-        """
+        """Tell whether a request leads to a route for small requests, answered in one piece."""
         route = way.route
         if isinstance(route, Read):
-            return head.method == "GET" and not route.long and not _MAY_WAIT.search(head.query)
+            return head.method == "GET" and not route.long
         if isinstance(route, Write):
             return route.hot
         try:
             return way.is_secret and self._secrets_side.is_hot(head.method, way.path)
         except StorageError:  # whoever answers says so
             return False
+
+    def may_wait(self, head: Head) -> bool:
+        """Tell whether an answer may take its time: of a write, and of a read that names an index.
+
+        In whatever way that is written.
+        """
+        return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 
     def id_of(self, headers: Mapping[str, str]) -> str:
         """Return what a request is called in the log."""

@@ -1,10 +1,10 @@
 """The lean door: small requests answered without the framework, on the same listeners.
 
-What a client sends is answered here when it is one whole request for a route that answers at once
+What a client sends is answered here when it is one whole request for a route of small requests
 (`Answering.is_hot`), written in the plainest form that HTTP/1.1 has. The checks, the handlers and the
 answers are the same (`answering.py`). All else goes, with the bytes that have come and the time since
 when the client is idle, to the server behind, which has the connection from then on: it alone
-refuses, waits, streams, and closes.
+refuses, streams, and closes.
 
 No request can hide in another: what is answered here is all that has come, there is one way to read
 its form, and two readings of its length, by the C parser and by ours, have to agree
@@ -14,6 +14,7 @@ its form, and two readings of its length, by the C parser and by ours, have to a
 import os
 import re
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
 
@@ -31,7 +32,7 @@ from daemon.web.sending import send_now, send_patiently
 
 MOST = 64 * 1024  # bytes that are read at once
 _EXACT = 1.0  # seconds, to which the end of an idle connection is known here
-_SHORT = 60.0  # seconds that no read takes
+_SHORT = 60.0  # seconds that no read takes which does not wait
 SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
 _MOST_HEAD = 8 * 1024  # bytes
 
@@ -185,36 +186,26 @@ class Lean:
         idleness: trio.CancelScope,
     ) -> bool:
         """Answer a request; tell whether the connection goes on."""
-        now = trio.current_time()
-        if head.method != "GET" or idleness.deadline < now + _SHORT:
-            idleness.deadline = inf  # nobody is cut short while he is answered
-        answer = await self._answer(stream, head, way, request.body)
+
+        async def body() -> bytes:
+            return request.body
+
+        answering = self._answering.answer(head, body, way)
+        if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
+            idleness.deadline = inf  # nobody is cut short while he waits for his answer
+            answer = await _unless_gone(stream, answering)
+        else:
+            answer = await answering
         if answer is None:
             return False
-        if rest := send_now(stream, self._written(answer, now, is_last=request.is_last)):
+        if rest := send_now(stream, self._written(answer, is_last=request.is_last)):
             idleness.deadline = inf
             await send_patiently(stream, rest)
         return not request.is_last
 
-    async def _answer(
-        self, stream: trio.SocketStream, head: Head, way: Way, body: bytes
-    ) -> Finished | None:
-        """Return the answer to a request, or None if its client has gone before."""
-
-        async def given() -> bytes:
-            return body
-
-        if head.method == "GET":  # a read, which does not wait
-            return await self._answering.answer(head, given, way)
-        answer = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-            answer = await self._answering.answer(head, given, way)
-            nursery.cancel_scope.cancel()
-        return answer
-
-    def _written(self, answer: Finished, now: float, *, is_last: bool) -> bytes:
+    def _written(self, answer: Finished, *, is_last: bool) -> bytes:
         """Return an answer as it goes over the wire, in the form of the server behind."""
+        now = trio.current_time()
         if now >= self._added_at + 1:  # a date has no parts of a second
             pairs = self._settings.response_headers("h11")
             self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
@@ -261,6 +252,18 @@ async def _received(stream: trio.SocketStream) -> bytes:
         with suppress(BlockingIOError):
             # No await after this: what has been read is not lost when the wait is cancelled.
             return os.read(stream.socket.fileno(), MOST)
+
+
+async def _unless_gone(
+    stream: trio.SocketStream, answering: Coroutine[object, object, Finished]
+) -> Finished | None:
+    """Return the answer, or None if its client has gone before."""
+    answer = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
+        answer = await answering
+        nursery.cancel_scope.cancel()
+    return answer
 
 
 async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
