@@ -82,6 +82,31 @@ async def test_it_is_made_anew_when_what_it_shows_has_changed(
     assert handler.asked == made
 
 
+async def test_while_nothing_is_written_the_store_is_not_asked(
+    store: Store, handler: Counting
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    moment = store.moment
+    assert kept.at(moment, of, ask()) is None
+    made = store.read(lambda db: kept.reply(of, ask(), db, moment))
+    assert kept.at(store.moment, of, ask()) is made
+    assert kept.at(store.moment, of, ask("prefix=a")) is None
+    assert kept.at(store.moment, route(handler), ask()) is None
+    await touch(store, "others")
+    assert kept.at(store.moment, of, ask()) is None
+    again = store.moment
+    assert store.read(lambda db: kept.reply(of, ask(), db, again)) is made
+    assert kept.at(store.moment, of, ask()) is made
+
+
+async def test_what_was_read_while_something_changed_may_not_hold_any_more(
+    store: Store, handler: Counting
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    store.read(lambda db: kept.reply(of, ask(), db, None))
+    assert kept.at(None, of, ask()) is None
+
+
 async def test_what_names_no_tables_is_never_kept(store: Store, handler: Counting) -> None:
     read(store, Kept(), route(handler), "", "")
     assert handler.asked == 2

@@ -23,6 +23,7 @@ from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
 from storage.errors import Denied
 from storage.readers import Snapshot
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.api.asking import parts_of
 from tests.parts.web.test_connections import plain
 
@@ -39,6 +40,11 @@ def deny(request: Request, db: Snapshot) -> Reply:
 
 def fail(request: Request, db: Snapshot) -> Reply:
     raise ZeroDivisionError("a defect")
+
+
+def change(tx: Transaction) -> None:
+    tx.execute("UPDATE store SET created_at = created_at + 1", {})
+    tx.touch("things", "things/a")
 
 
 async def echo(request: Request) -> Reply:
@@ -127,6 +133,10 @@ HOT = [
     asking("GET /show"),
     asking("GET /show?pretty"),
     asking("GET /v1/show/a%2Fb"),
+    asking("GET /show?index=0"),
+    asking("GET /show?%69ndex=0"),
+    asking("GET /show?index=9&wait=1ms"),
+    asking("GET /show?index=x"),
     asking("GET /show?stale=maybe"),
     asking("GET /show?region=elsewhere"),
     asking("GET /show", "Accept-Encoding: gzip"),
@@ -169,8 +179,6 @@ async def test_what_is_hot_is_not_handed_over(
 
 
 WARM = [
-    asking("GET /show?index=0"),
-    asking("GET /show?%69ndex=0"),
     asking("GET /long"),
     asking("GET /stream"),
     asking("GET /elsewhere"),
@@ -205,6 +213,21 @@ async def test_all_else_is_handed_over_with_its_bytes(
     assert request_.startswith(handed[0].data)
     assert handed[0].data
     assert handed[0].has_asked
+
+
+async def test_who_waits_for_news_is_not_handed_over(
+    store: Store, port: int, handed: list[Handed]
+) -> None:
+    index = store.read(lambda db: db.last_index())
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(asking(f"GET /show?index={index}"))
+        while not store._topics._prefixes:
+            await trio.lowlevel.checkpoint()
+        await store.write(change)
+        assert f"x-nomad-index: {index + 1}\r\n".encode() in await answered(stream)
+        await stream.send_all(READ)
+        assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
+    assert handed == []
 
 
 async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> None:
