@@ -39,7 +39,7 @@ class Kept:
         """Return the answer of a read if it was found to hold at this moment of the store."""
         if moment is None or not _can_be_kept(route, request):
             return None
-        key = _key(request)
+        key = _key(route, request)
         known = self._answers.get(key)
         if known is None or known.moment != moment:
             return None
@@ -52,7 +52,7 @@ class Kept:
         """Return the answer of a read: the one that is kept if it still holds, else a new one."""
         if not _can_be_kept(route, request):
             return route.handler(request, db)
-        indexes, key = tuple(db.table_index(table) for table in route.tables), _key(request)
+        indexes, key = tuple(db.table_index(table) for table in route.tables), _key(route, request)
         known = self._answers.get(key)
         if known is not None and known.indexes == indexes:
             known.moment = moment
@@ -81,7 +81,7 @@ def _can_be_kept(route: Read, request: Request) -> bool:
     return bool(route.tables) and request.namespace != EVERYWHERE
 
 
-def _key(request: Request) -> _Key:
-    """Return all that an answer depends on besides the store."""
+def _key(route: Read, request: Request) -> _Key:
+    """Return all that an answer depends on besides the store: in the namespace that was allowed."""
     asked = (pair for pair in request.query.pairs if pair[0] not in _NO_PART)
-    return (request.path, *asked) if request.query.pairs else (request.path,)
+    return (route.path, request.namespace, *request.parameters.values(), *asked)

@@ -140,7 +140,6 @@ class Lean:
             # One for all requests: to open another for each would cost a seventh of it.
             with trio.CancelScope() as idleness:
                 while not self._is_closing:
-                    data, since = b"", trio.current_time()
                     self._limit(idleness, since)
                     data = await self._begun(stream, idleness)
                     if not data:
@@ -152,7 +151,8 @@ class Lean:
                         break
                     if not await self._answered(stream, *hot, request, idleness):
                         return None
-                    has_asked = True
+                    # What was answered is over: whoever has the connection next is not to see it.
+                    data, since, has_asked = b"", trio.current_time(), True
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
         return Handed(data, since, has_asked)

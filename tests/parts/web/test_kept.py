@@ -27,9 +27,10 @@ class Counting:
         return reply.read(b"x" * self.size, db.table_index("things"))
 
 
-def ask(query: str = "", path: str = "/things") -> Request:
+def ask(query: str = "", header: str = "", **parameters: str) -> Request:
     fields = dict.fromkeys(Request.__struct_fields__)
-    return Request(**{**fields, "path": path, "query": Query(query)})  # type: ignore[arg-type]
+    asked = {"query": Query(query, namespace=header), "parameters": parameters}
+    return Request(**{**fields, **asked})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -69,6 +70,22 @@ async def test_an_answer_is_given_again_to_who_asks_the_same(
 ) -> None:
     read(store, Kept(), route(handler, "things"), *queries)
     assert handler.asked == made
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ask("namespace=", "b"), ask("namespace=&namespace=b")),  # of b, and of no other
+        (ask(name="a/b"), ask(name="a%2Fb")),
+    ],
+)
+async def test_what_is_asked_is_what_was_understood_of_it(
+    store: Store, handler: Counting, one: Request, other: Request
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    for asked in (one, other, one, other):
+        store.read(lambda db, asked=asked: kept.reply(of, asked, db))
+    assert handler.asked == 2
 
 
 @pytest.mark.parametrize(("table", "made"), [("things", 2), ("others", 1)])

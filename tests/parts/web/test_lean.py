@@ -18,7 +18,7 @@ from daemon.web.connections import _Connection
 from daemon.web.lean import Handed
 from daemon.web.listeners import listen
 from daemon.web.reply import Reply
-from daemon.web.request import Read, Request, Stream, Write
+from daemon.web.request import Read, Request, Route, Stream, Write
 from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
 from storage.errors import Denied
 from storage.readers import Snapshot
@@ -76,11 +76,13 @@ ROUTES = (
 
 
 @asynccontextmanager
-async def serving(store: Store, directory: Path, *, lean: bool = True) -> AsyncIterator[int]:
+async def serving(
+    store: Store, directory: Path, *, lean: bool = True, routes: tuple[Route, ...] = ROUTES
+) -> AsyncIterator[int]:
     """Answer requests on a port."""
     parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
     with listen("127.0.0.1", 0) as listener:
-        async with open_web(parts, ROUTES, (), [plain(listener)]):
+        async with open_web(parts, routes, (), [plain(listener)]):
             yield listener.getsockname()[1]
 
 
@@ -316,6 +318,32 @@ async def test_when_the_daemon_ends_idle_connections_do(
             mock_clock.jump(CLOSING + 1)
     # No time has passed on the clock since: nothing was waited for.
     assert await to_its_end(stream) == b""
+    await stream.aclose()
+
+
+async def test_what_is_answered_while_the_daemon_ends_is_done_once(
+    store: Store, tmp_path: Path
+) -> None:
+    begun, goes_on, done = trio.Event(), trio.Event(), list[bytes]()
+
+    async def slow(request: Request) -> Reply:
+        begun.set()
+        await goes_on.wait()
+        done.append(request.body)
+        return Reply(status=204)
+
+    async def go_on() -> None:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        goes_on.set()
+
+    routes = (Write("POST", "/slow", slow, ANYONE, hot=True),)
+    async with trio.open_nursery() as nursery, serving(store, tmp_path, routes=routes) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(asking("POST /slow", body="once"))
+        await begun.wait()
+        nursery.start_soon(go_on)
+    assert (await to_its_end(stream)).count(b"HTTP/1.1 ") == 1
+    assert done == [b"once"]
     await stream.aclose()
 
 
