@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from pwd import getpwuid
 
-from tests.fakes.slurm.state import Job, opened
+from tests.fakes.slurm.state import Job, opened, with_marks
 
 NOWHERE = "/tmp"  # noqa: S108  # where real nodes run what has no directory
 WATCHED = {signal.SIGCHLD, signal.SIGTERM}
@@ -35,7 +37,7 @@ def main(place: str, number: str) -> None:
         child = _started(directory, job)
         job.update(pid=os.getpid(), script_pid=child.pid)
         patience = state.known["kill_wait"]
-    status = _until_ended(child, patience)
+    status = _until_ended(child, patience, partial(_signal, directory, number))
     with opened(directory) as state:
         now = state.job(number)
         # A controller that has forgotten, ended or launched it again does not listen.
@@ -91,18 +93,23 @@ def _environment(directory: Path, job: Job) -> dict[str, str]:
     }
 
 
-def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
-    """Return the wait status of the script when nothing of its session is left."""
+def _until_ended(
+    child: "subprocess.Popen[bytes]", patience: float, send: Callable[[int], None]
+) -> int:
+    """Return the wait status of the script when nothing of its session is left.
+
+    `send` signals all that is of the job: so it is ended, whatever sessions it has made.
+    """
     ends: float | None = None
     while True:
         left = None if ends is None else max(0.0, ends - time.monotonic())
         told = signal.sigwait(WATCHED) if left is None else _wait(left)
         if told == signal.SIGTERM and ends is None:
-            _kill(child.pid, signal.SIGCONT)
-            _kill(child.pid, signal.SIGTERM)
+            send(signal.SIGCONT)
+            send(signal.SIGTERM)
             ends = time.monotonic() + patience
         if told is None:
-            _kill(child.pid)
+            send(signal.SIGKILL)
             ends = None
         ended, status = os.waitpid(child.pid, os.WNOHANG)
         if ended:
@@ -113,6 +120,12 @@ def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
 def _wait(seconds: float) -> int | None:
     found = signal.sigtimedwait(WATCHED, seconds)
     return None if found is None else found.si_signo
+
+
+def _signal(directory: Path, number: str, signum: int) -> None:
+    for pid in with_marks(os.fsencode(directory), f"SLURM_JOB_ID={number}\0".encode()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signum)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:
