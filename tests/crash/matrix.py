@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import trio
 
 from daemon.runner.drivers import claim
 from daemon.runner.taskdir import CLAIM
@@ -73,16 +74,16 @@ class Matrix:
         """Return the points that no scene has come to."""
         return [name for name in points if not any((name, side) in self._ways for side in SIDES)]
 
-    def only(self, kind: str) -> None:
-        """Keep what is of one kind."""
-        self.turns = [turn for turn in self.turns if kind_of(turn[0]) == kind]
+    def turns_of(self, kind: str) -> list[tuple[str, int]]:
+        """Return the sides of points of one kind, in the order of the plan."""
+        return [turn for turn in self.turns if kind_of(turn[0]) == kind]
 
     async def run(self, lives: dict[str, Life], number: int) -> Row:
         """Kill for this time. After a row that is broken, the life that it was in is to be left."""
         began = time.perf_counter()
         chance = random.Random(f"{self._seed}:{number}")
         if number % _EVERY == _EVERY - 1:
-            row = await _hunt(lives["main"], chance, PREY[number // _EVERY % len(PREY)])
+            row = await hunt(lives["main"], chance, PREY[number // _EVERY % len(PREY)])
         else:
             point, side = self.turns[(number - number // _EVERY) % len(self.turns)]
             row = await self.kill_at(lives, chance, point, side)
@@ -92,6 +93,7 @@ class Matrix:
     async def kill_at(
         self, lives: dict[str, Life], chance: random.Random, point: str, side: int
     ) -> Row:
+        """Kill the daemon on a side of a point, and look for what was promised."""
         ways = [one for one in self._ways[point, side] if one.life in lives]
         # What takes long is done less often, where something else comes there as well.
         (way,) = chance.choices(ways, [1 / one.seconds for one in ways])
@@ -114,10 +116,16 @@ class Matrix:
 async def rehearse(lives: Iterable[Life]) -> list[Way]:
     """Live through everything once, and see where it leads."""
     ways = []
-    for life in lives:
+
+    async def live(life: Life) -> None:
         await life.open()
-        ways += [await way_of(life, scene) for scene in life.names]
-    return ways
+        for scene in life.names:
+            ways.append(await way_of(life, scene))  # noqa: PERF401  # others do as well
+
+    async with trio.open_nursery() as nursery:
+        for life in lives:
+            nursery.start_soon(live, life)
+    return sorted(ways, key=lambda way: (way.life, way.scene))
 
 
 async def way_of(life: Life, scene: str) -> Way:
@@ -137,8 +145,9 @@ async def way_of(life: Life, scene: str) -> Way:
 async def begun(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[dict[str, Life]]:
     """Begin lives that have no scene behind them."""
     async with open_lives(directory, names) as lives:
-        for life in lives:
-            await life.open()
+        async with trio.open_nursery() as nursery:
+            for life in lives:
+                nursery.start_soon(life.open)
         yield {life.name: life for life in lives}
 
 
@@ -159,7 +168,8 @@ async def _until_fired(life: Life, scene: str) -> None:
             raise
 
 
-async def _hunt(life: Life, chance: random.Random, prey: str) -> Row:
+async def hunt(life: Life, chance: random.Random, prey: str) -> Row:
+    """Kill a process of a task, and look for what was promised."""
     broken = ""
     try:
         await _kill_processes(life.world, chance, prey)

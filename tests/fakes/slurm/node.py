@@ -8,13 +8,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from pwd import getpwuid
 
-from tests.fakes.slurm.state import Job, opened, with_marks
+from tests.fakes.slurm.state import Job, opened
 
 NOWHERE = "/tmp"  # noqa: S108  # where real nodes run what has no directory
 WATCHED = {signal.SIGCHLD, signal.SIGTERM}
@@ -37,7 +35,7 @@ def main(place: str, number: str) -> None:
         child = _started(directory, job)
         job.update(pid=os.getpid(), script_pid=child.pid)
         patience = state.known["kill_wait"]
-    status = _until_ended(child, patience, partial(_signal, directory, number))
+    status = _until_ended(child, patience)
     with opened(directory) as state:
         now = state.job(number)
         # A controller that has forgotten, ended or launched it again does not listen.
@@ -93,23 +91,18 @@ def _environment(directory: Path, job: Job) -> dict[str, str]:
     }
 
 
-def _until_ended(
-    child: "subprocess.Popen[bytes]", patience: float, send: Callable[[int], None]
-) -> int:
-    """Return the wait status of the script when nothing of its session is left.
-
-    `send` signals all that is of the job: so it is ended, whatever sessions it has made.
-    """
+def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
+    """Return the wait status of the script when nothing of its session is left."""
     ends: float | None = None
     while True:
         left = None if ends is None else max(0.0, ends - time.monotonic())
         told = signal.sigwait(WATCHED) if left is None else _wait(left)
         if told == signal.SIGTERM and ends is None:
-            send(signal.SIGCONT)
-            send(signal.SIGTERM)
+            _signal(child.pid, signal.SIGCONT)
+            _signal(child.pid, signal.SIGTERM)
             ends = time.monotonic() + patience
         if told is None:
-            send(signal.SIGKILL)
+            _signal(child.pid, signal.SIGKILL)
             ends = None
         ended, status = os.waitpid(child.pid, os.WNOHANG)
         if ended:
@@ -122,10 +115,20 @@ def _wait(seconds: float) -> int | None:
     return None if found is None else found.si_signo
 
 
-def _signal(directory: Path, number: str, signum: int) -> None:
-    for pid in with_marks(os.fsencode(directory), f"SLURM_JOB_ID={number}\0".encode()):
+def _signal(root: int, number: int) -> None:
+    """Signal all of a job, whatever sessions it has made: what has begun in its tree of processes."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                said = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(said[1]), []).append(int(entry.name))
+    found = [root]
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    for one in reversed(found):
         with suppress(ProcessLookupError):
-            os.kill(pid, signum)
+            os.kill(one, number)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:

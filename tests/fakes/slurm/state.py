@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +121,3 @@ def opened(directory: Path) -> Iterator[State]:
             whole = directory / "state.new"
             whole.write_text(json.dumps(state.known, indent=1))
             whole.replace(file)
-
-
-def with_marks(*marks: bytes) -> list[int]:
-    """Return the processes that have all these in their arguments or their environment."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
-                if all(mark in said for mark in marks):
-                    found.append(int(entry.name))
-    return found

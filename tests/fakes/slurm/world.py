@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.slurm.programs import PROGRAMS
-from tests.fakes.slurm.state import Job, command, opened, with_marks
+from tests.fakes.slurm.state import Job, command, opened
 
 FEATURES = ("all,node1", "all,node2")
 
@@ -161,7 +161,7 @@ class FakeSlurm:
 
     def kill(self, number: str) -> None:
         """End all processes of a job at once, as the loss of its host does."""
-        for pid in with_marks(os.fsencode(self.directory), f"SLURM_JOB_ID={number}\0".encode()):
+        for pid in _with(os.fsencode(self.directory), f"SLURM_JOB_ID={number}\0".encode()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -180,9 +180,21 @@ class FakeSlurm:
     def close(self) -> None:
         """End all that still runs."""
         mark = os.fsencode(self.directory)
-        for pid in with_marks(mark):
+        for pid in _with(mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _with(*marks: bytes) -> list[int]:
+    """Return the processes that have all these in their arguments or their environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with suppress(OSError):
+                said = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                if all(mark in said for mark in marks):
+                    found.append(int(entry.name))
+    return found
 
 
 @contextmanager
