@@ -8,6 +8,7 @@ daemon at work, and why.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -124,6 +125,7 @@ APART = {
 }
 
 
+@cache
 def points() -> tuple[str, ...]:
     """Return the names of all points, in order."""
     return tuple(sorted(name for name in every() if not apart(name)))

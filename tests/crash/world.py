@@ -348,11 +348,13 @@ async def open_world(
     """Make a world, with its daemon not yet begun; whatever it leaves behind ends with it."""
     _share(directory / "shared")
     with cloud() as cloud_url:
+        # Not of those that connections get: somebody else's could have it while there is no daemon.
+        own, cloud_port, pool_port = map(str, free_ports(random.Random(os.urandom(8)), 3))
         config = directory / "steward.toml"
         urls = "\n".join(f'cloud_{name}_url = "{cloud_url}"' for name in URLS)
         tell = f'["/bin/sh", "-c", "cat >> {directory}/told"]'
         config.write_text(
-            f'{urls}\naudit_file = "{directory}/audit.log"\nsnapshot_hours = 1\nsnapshot_keep = 1\n'
+            f'{urls}\ndev_cloud_port = {cloud_port}\naudit_file = "{directory}/audit.log"\nsnapshot_hours = 1\nsnapshot_keep = 1\n'
             f'socket = "{directory}/steward.sock"\nartifact_paths = ["{directory}/shared"]\n'
             f"retention_allocs = 5\nretention_evals = 20\nretention_events = 50\n"
             f'operator_group = "{grp.getgrgid(os.getegid()).gr_name}"\n'
@@ -361,7 +363,7 @@ async def open_world(
         settings = config
         if slurm is not None:
             settings = directory / "pooled.toml"
-            settings.write_text(f"{config.read_text()}{_pool(directory)}")
+            settings.write_text(f"{config.read_text()}{_pool(directory, pool_port)}")
             variables = {**variables, "PATH": slurm.path}
         async with (
             open_launcher(directory, variables) as orders,
@@ -369,6 +371,7 @@ async def open_world(
             trio.open_nursery() as nursery,
         ):
             steward = Mortal(directory, ("--config", str(settings)), orders)
+            steward._port = own
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]
             nursery.start_soon(
@@ -384,11 +387,10 @@ async def open_world(
                     await steward.close()
 
 
-def _pool(directory: Path) -> str:
+def _pool(directory: Path, port: str) -> str:
     """Return settings with a pool; hosts reach the daemon at a port that stays."""
     hosts = directory / "hosts"
     hosts.mkdir(mode=0o755)
-    (port,) = free_ports(random.Random(os.urandom(8)), 1)
     return (
         f'wrapper_port = {port}\n[pools.{POOL}]\nengine = "slurm"\npartition = "main"\n'
         f'directory = "{hosts}"\n'
