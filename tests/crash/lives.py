@@ -138,6 +138,9 @@ class First(Life):
             self.steward.token = answer["SecretID"]
         own = await self.steward.get("/v1/acl/token/self")
         assert own["Type"] == "management"
+        if "--dev-cloud" in self.steward.flags:
+            assert await self.steward.get("/v1/auth/cloudid/role/dev")
+            assert await self.steward.get("/v1/auth/cloudid/config")
         await self.world.examine()
         await self.steward.kill()
 

@@ -28,6 +28,7 @@ from tests.crash.world import World
 _MOST_TIMES = 5  # at which of its visits to a point the daemon ends
 _EVERY = 10  # one run in so many kills something else than the daemon
 _SHOWN = 4000  # characters of the log
+_SIDES = "before", "after"
 PREY = ("shim", "task", "shim, no daemon", "task, no daemon")
 
 
@@ -38,6 +39,15 @@ class Way(msgspec.Struct, frozen=True):
     scene: str
     seconds: float  # that it took
     visits: dict[str, tuple[int, int]]  # by point: before and after
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """Where the daemon is to end: at which of its visits to a side of a point, in which scene."""
+
+    way: Way
+    point: str
+    side: int
+    times: int
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -85,32 +95,36 @@ class Matrix:
         if number % _EVERY == _EVERY - 1:
             row = await hunt(lives["main"], chance, PREY[number // _EVERY % len(PREY)])
         else:
-            point, side = self.turns[(number - number // _EVERY) % len(self.turns)]
-            row = await self.kill_at(lives, chance, point, side)
+            turn = self.turns[(number - number // _EVERY) % len(self.turns)]
+            kill = self.choose(chance, *turn)
+            row = await carry_out(lives[kill.way.life], kill)
         seconds = round(time.perf_counter() - began, 2)
         return msgspec.structs.replace(row, number=number, seconds=seconds)
 
-    async def kill_at(
-        self, lives: dict[str, Life], chance: random.Random, point: str, side: int
-    ) -> Row:
-        """Kill the daemon on a side of a point, and look for what was promised."""
-        ways = [one for one in self._ways[point, side] if one.life in lives]
+    def choose(self, chance: random.Random, point: str, side: int) -> Kill:
+        """Return a kill on a side of a point."""
+        ways = self._ways[point, side]
         # What takes long is done less often, where something else comes there as well.
         (way,) = chance.choices(ways, [1 / one.seconds for one in ways])
         times = chance.randint(1, min(way.visits[point][side], _MOST_TIMES))
-        life = lives[way.life]
-        tally, is_exact, broken = life.steward.tally, False, ""
-        tally.arm(point, side, times)
-        try:
-            await _until_fired(life, way.scene)
-            is_exact = tally.has_fired
-            tally.disarm()
-            if life.steward.is_running:
-                await (life.steward.bury() if is_exact else life.steward.kill())
-            await life.rise()
-        except Exception as error:
-            broken = _told(f"{point}, {('before', 'after')[side]}, time {times}", life, error)
-        return Row(0, point, side, f"{life.name}: {way.scene}", 0.0, is_exact, broken)
+        return Kill(way, point, side, times)
+
+
+async def carry_out(life: Life, kill: Kill) -> Row:
+    """Kill the daemon, and look for what was promised."""
+    tally, is_exact, broken = life.steward.tally, False, ""
+    tally.arm(kill.point, kill.side, kill.times)
+    try:
+        await _until_fired(life, kill.way.scene)
+        is_exact = tally.has_fired
+        tally.disarm()
+        if life.steward.is_running:
+            await (life.steward.bury() if is_exact else life.steward.kill())
+        await life.rise()
+    except Exception as error:
+        broken = _told(f"{_SIDES[kill.side]} {kill.point}, time {kill.times}", life, error)
+    scene = f"{life.name}: {kill.way.scene}"
+    return Row(0, kill.point, kill.side, scene, 0.0, is_exact, broken)
 
 
 async def rehearse(lives: Iterable[Life]) -> list[Way]:

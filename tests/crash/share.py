@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tests.crash.lives import open_lives
-from tests.crash.matrix import Matrix, Row, hunt, way_of
+from tests.crash.matrix import Matrix, Row, carry_out, hunt, way_of
 
 SEED = 20261122
 
@@ -20,7 +20,7 @@ async def kill_at(directory: Path, scenes: Iterable[str], **kinds: int) -> list[
         await life.open()
         matrix = Matrix([await way_of(life, scene) for scene in scenes], SEED)
         turns = [turn for kind, count in kinds.items() for turn in matrix.turns_of(kind)[:count]]
-        return [await matrix.kill_at({"main": life}, chance, *turn) for turn in turns]
+        return [await carry_out(life, matrix.choose(chance, *turn)) for turn in turns]
 
 
 async def hunts(directory: Path, prey: Iterable[str]) -> list[Row]:

@@ -12,6 +12,8 @@ async def test_a_port_that_somebody_has_is_named_with_the_setting_that_changes_i
     (taken,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = taken.socket.getsockname()[1]
     async with taken:
-        with pytest.raises(Refused, match=f"port {port}: Address already in use; .* dev_cloud_port"):
+        with pytest.raises(
+            Refused, match=f"port {port}: Address already in use; .* dev_cloud_port"
+        ):
             async with open_devcloud(SystemClock(), port):
                 pass
