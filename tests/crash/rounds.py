@@ -147,7 +147,7 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
     pids = ledger.starts.pids()
     for one in allocations:
         if one["ID"] in alive and one["DesiredStatus"] == "run":
-            assert (one["ClientStatus"], is_alive(pids[one["ID"]])) == ("running", True)
+            assert (one["ClientStatus"], is_alive(pids[one["ID"]], one["ID"])) == ("running", True)
     wanted = {one["ID"] for one in allocations if one["ClientStatus"] == "running"}
     # What runs since a moment ago may not have come so far, and what the daemon before this one was
     # about to end for good has to be looked for first.
