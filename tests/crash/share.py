@@ -20,7 +20,7 @@ async def kill_at(directory: Path, scenes: Iterable[str], **kinds: int) -> list[
         await life.open()
         matrix = Matrix([await way_of(life, scene) for scene in scenes], SEED)
         turns = [turn for kind, count in kinds.items() for turn in matrix.turns_of(kind)[:count]]
-        return [await carry_out(life, matrix.choose(chance, *turn)) for turn in turns]
+        return [await carry_out(life, matrix.choose(chance, *turn)[0]) for turn in turns]
 
 
 async def hunts(directory: Path, prey: Iterable[str]) -> list[Row]:

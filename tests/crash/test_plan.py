@@ -37,7 +37,7 @@ def test_each_side_that_a_scene_comes_to_has_its_turn() -> None:
 def test_a_seed_chooses_the_same_again_and_what_is_short_more_often() -> None:
     def chosen() -> list[tuple[str, int]]:
         chance = random.Random(7)
-        kills = [Matrix(WAYS, 1).choose(chance, "a:os.kill", 0) for _ in range(100)]
+        kills = [Matrix(WAYS, 1).choose(chance, "a:os.kill", 0)[0] for _ in range(100)]
         return [(one.way.scene, one.times) for one in kills]
 
     first = chosen()
@@ -45,6 +45,11 @@ def test_a_seed_chooses_the_same_again_and_what_is_short_more_often() -> None:
     assert {scene for scene, _ in first} == {"short", "long"}
     assert sum(scene == "short" for scene, _ in first) > 80
     assert max(times for _, times in first) <= 5
+
+
+def test_where_a_scene_is_over_before_another_is_tried() -> None:
+    kills = Matrix(WAYS, 1).choose(random.Random(7), "a:os.kill", 0)
+    assert sorted(one.way.scene for one in kills) == ["long", "short"]
 
 
 def test_a_line_that_was_cut_off_is_a_run_to_be_made_again(tmp_path: Path) -> None:
