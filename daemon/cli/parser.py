@@ -166,6 +166,11 @@ _NAMESPACE: Tree = {
     "list": "daemon.cli.namespace:index",
     "status": "daemon.cli.namespace:status",
 }
+_SERVICE: Tree = {
+    "delete": "daemon.cli.service:delete",
+    "info": "daemon.cli.service:info",
+    "list": "daemon.cli.service:index",
+}
 _SYSTEM: Tree = {
     "gc": "daemon.cli.system:collect_garbage",
     "reconcile": (
@@ -188,6 +193,7 @@ COMMANDS: Tree = {
     "namespace": ("Keep the jobs of different people apart.", _NAMESPACE),
     "node": ("Look at nodes, empty them, keep new work away.", _NODE),
     "fmt": "daemon.cli.write:fmt",
+    "service": ("Look at what jobs offer to each other.", _SERVICE),
     "system": ("Tidy up now rather than later.", _SYSTEM),
     "var": ("Keep values for jobs, sealed.", _VAR),
     "pool": ("Look at pools, those of clusters as well.", _POOL),
@@ -199,6 +205,7 @@ COMMANDS: Tree = {
     "version": "daemon.cli.version:version",
     # Short forms of what is typed most.
     "exec": _ALLOC["exec"],
+    "init": _JOB["init"],
     "inspect": _JOB["inspect"],
     "logs": _ALLOC["logs"],
     "plan": _JOB["plan"],

@@ -62,6 +62,15 @@ async def test_a_filter_is_about_the_job(steward: Steward) -> None:
     assert [one["ID"] for one in found] == ["a"]
 
 
+async def test_nodes_are_listed_with_their_system_when_that_is_asked_for(steward: Steward) -> None:
+    (plain,) = await steward.get("/v1/nodes")
+    assert "Attributes" not in plain
+    whole = await steward.get(f"/v1/node/{plain['ID']}")
+    for path in ("/v1/nodes", f"/v1/node/pool/{plain['NodePool']}/nodes"):
+        (line,) = await steward.get(path, os="true")
+        assert line["Attributes"] == {"os.name": whole["Attributes"]["os.name"]}
+
+
 async def test_a_filter_of_nodes_is_about_all_that_a_node_says(steward: Steward) -> None:
     async def count(expression: str) -> int:
         return len(await steward.get("/v1/nodes", filter=expression))

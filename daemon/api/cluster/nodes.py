@@ -29,6 +29,8 @@ from storage.records.node import (
     ReservedResources,
 )
 
+_SYSTEM = "os.name"  # the attribute that a listing shows
+
 
 class NodeStub(Record, frozen=True, kw_only=True):
     """A node in a listing."""
@@ -48,6 +50,7 @@ class NodeStub(Record, frozen=True, kw_only=True):
     drivers: dict[str, DriverInfo]
     host_volumes: dict[str, dict[str, object]]
     engine: Engine | UnsetType = UNSET  # of a pool of a cluster
+    attributes: dict[str, str] | UnsetType = UNSET  # what was asked for of them
     create_index: int
     modify_index: int
 
@@ -74,8 +77,8 @@ def _engine(db: Snapshot, node: Node) -> Engine | UnsetType:
     )
 
 
-def stub(db: Snapshot, node: Node, *, resources: bool) -> NodeStub:
-    """Return the line of a node in a listing."""
+def stub(db: Snapshot, node: Node, *, resources: bool = False, system: bool = False) -> NodeStub:
+    """Return the line of a node in a listing; with `system` it names the operating system."""
     line = NodeStub(
         id=node.id,
         address=node.http_addr.rpartition(":")[0],
@@ -92,6 +95,7 @@ def stub(db: Snapshot, node: Node, *, resources: bool) -> NodeStub:
         drivers=node.drivers,
         host_volumes=node.host_volumes,
         engine=_engine(db, node),
+        attributes={_SYSTEM: node.attributes.get(_SYSTEM, "")} if system else UNSET,
         create_index=node.create_index,
         modify_index=node.modify_index,
     )
@@ -111,13 +115,13 @@ def _shown(node: Node) -> object:
 def index(request: Request, db: Snapshot) -> Reply:
     """List the nodes."""
     query = request.query
-    prefix, resources = query.text("prefix"), query.flag("resources")
+    prefix, resources, system = query.text("prefix"), query.flag("resources"), query.flag("os")
     check_prefix("node", prefix)
     found = [node for node in nodes.every(db) if node.id.startswith(prefix)]
     if expression := query.text("filter"):  # it is about all that a node says of itself
         matches = compile_filter(expression, Node)
         found = [node for node in found if matches(_shown(node))]
-    stubs = [stub(db, node, resources=resources) for node in found]
+    stubs = [stub(db, node, resources=resources, system=system) for node in found]
     page = paginate(stubs, lambda line: ("", line.id), encode, query)
     return reply.read(page.body, db.table_index("nodes"), next_token=page.next_token)
 

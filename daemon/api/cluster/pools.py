@@ -103,9 +103,10 @@ def _pool_of(line: bytes) -> str:
 
 def pool_nodes(request: Request, db: Snapshot) -> Reply:
     """List the nodes of a pool."""
-    pool, resources = _find(request, db), request.query.flag("resources")
+    pool, query = _find(request, db), request.query
+    resources, system = query.flag("resources"), query.flag("os")
     found = [
-        stub(db, node, resources=resources)
+        stub(db, node, resources=resources, system=system)
         for node in nodes.every(db)
         if pool.name in ("all", node.node_pool)
     ]

@@ -197,3 +197,22 @@ async def test_an_interrupt_ends_the_command(steward: Steward, alloc_id: str) ->
         assert await process.wait() == 130
     with trio.fail_after(HAPPENS_WITHIN):
         await until_gone(pid)
+
+
+async def test_services_are_listed_shown_and_taken_off(steward: Steward) -> None:
+    job = lingering("shop")
+    offered = {"Name": "web", "Provider": "nomad", "Address": "::1", "PortLabel": "8080"}
+    job["TaskGroups"][0]["Services"] = [{**offered, "Tags": ["green", "fast"]}]
+    assert b"No services" in (await steward.cli("service", "list")).stdout
+    await steward.run_job(job)
+    listed = await steward.cli("service", "list")
+    assert listed.stdout.splitlines()[-1].split() == [b"web", b"default", b"green,fast"]
+    (instance,) = json.loads((await steward.cli("service", "info", "-json", "web")).stdout)
+    shown = (await steward.cli("service", "info", "web")).stdout.decode().splitlines()[-1]
+    assert shown.split()[:3] == ["shop", "[::1]:8080", "green,fast"]
+    assert instance["ID"] in shown
+    hidden = await steward.cli("service", "info", "-filter", '"red" in Tags', "web")
+    assert b'no instance of the service "web" is registered' in hidden.stderr
+    done = await steward.cli("service", "delete", "web", instance["ID"])
+    assert done.returncode == 0
+    assert b"No services" in (await steward.cli("service", "list")).stdout
