@@ -79,12 +79,18 @@ _OF_JOB = """
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY create_index DESC, id
 """
-# What a decision about a job needs: not what ended after it was no longer wanted.
 _CONSIDERED = """
-    SELECT * FROM allocations
+    SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
-       AND (desired_status = 'run' OR client_status IN ('pending', 'running', 'unknown'))
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
+"""
+_NUMBERS = """
+    SELECT task_group, count(*) AS number FROM allocations INDEXED BY allocations_by_job
+     WHERE namespace = :namespace AND job_id = :job_id
+  GROUP BY task_group
 """
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
 # The second condition is the index's: without it SQLite cannot know that it may use it.
@@ -139,17 +145,18 @@ def highest_index(db: Snapshot, namespace: str, job_id: str) -> int:
     return int(row["highest"]) if row else 0
 
 
-def considered(
-    db: Snapshot, namespace: str, job_id: str, *, ended: bool = False
-) -> list[Allocation]:
-    """Return the allocations of a job that are wanted, or have not ended yet, oldest first.
+def considered(db: Snapshot, namespace: str, job_id: str) -> list[Allocation]:
+    """Return the allocations of a job that are wanted, have not ended yet or keep their place.
 
-    `ended`: all others as well, which count for jobs that run once.
+    The oldest comes first.
     """
-    key = {"namespace": namespace, "job_id": job_id}
-    if ended:
-        return of_job(db, namespace, job_id)[::-1]
-    return [_from(row) for row in db.all(_CONSIDERED, key)]
+    return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
+
+
+def numbers(db: Snapshot, namespace: str, job_id: str) -> dict[str, int]:
+    """Return how many allocations each group of a job has, whatever became of them."""
+    rows = db.all(_NUMBERS, {"namespace": namespace, "job_id": job_id})
+    return {row["task_group"]: row["number"] for row in rows}
 
 
 def of_evaluation(db: Snapshot, eval_id: str) -> list[Allocation]:
