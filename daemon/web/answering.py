@@ -56,6 +56,7 @@ _UNKNOWN_REGION = Reply(
 )
 
 Body = Callable[[], Awaitable[bytes]]
+Doorkeeper = Callable[[Request], Reply | None]
 
 
 class Unread(Exception):
@@ -76,8 +77,11 @@ class Answering:
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
         pages: Iterable[Page] = (),
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
+        """`doorkeeper` may refuse a request whose body has not been read, after the guard."""
         self._parts, self._closing = parts, closing
+        self._doorkeeper = doorkeeper
         self.router: Router[Route] = Router(routes)
         self.pages = Pages(parts, pages, self._asked)
         self._secrets_side = SecretsSide(parts, endpoints)
@@ -148,6 +152,8 @@ class Answering:
 
     async def _reply(self, head: Head, body: Body, asked: Request, trail: Trail) -> Reply:
         if refusal := self.guard.refusal(head.method, head.headers):
+            return refusal
+        if self._doorkeeper and (refusal := self._doorkeeper(asked)):
             return refusal
         # The server closes a connection whose request was not read.
         asked = msgspec.structs.replace(asked, body=await body())

@@ -15,7 +15,7 @@ import trio
 
 from storage.check import check
 from storage.errors import StorageFull, StorageUnusable
-from storage.mark import MARK_NAME
+from storage.mark import MARK_NAME, Mark
 from storage.snapshot import restore, save
 from storage.store import FILE_NAME, open_store
 from tests.parts.storage.test_writer import add, names
@@ -229,6 +229,28 @@ async def test_a_full_disk_keeps_what_was_answered_and_goes_on_when_there_is_roo
         await store.write(add("after"))
     assert await look(small_disk) == {"default", *kept, "after"}
     assert check(small_disk) == []
+
+
+async def test_a_store_starts_without_room_for_its_mark_and_has_it_with_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, is_full = os.pwrite, True
+
+    def pwrite(file: int, data: bytes, place: int) -> int:
+        if is_full and data.startswith(b"open"):
+            raise OSError(errno.ENOSPC, "no room")
+        return write(file, data, place)
+
+    await look(tmp_path)
+    (tmp_path / MARK_NAME).unlink()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        assert Mark(tmp_path).index == 0
+        is_full = False
+        index = await store.write(lambda tx: (add("a")(tx), tx.index)[1])
+        assert Mark(tmp_path).was_open
+        assert Mark(tmp_path).index == index
+    assert await look(tmp_path) == {"default", "a"}
 
 
 async def test_a_disk_that_cannot_be_written_is_refused_at_the_start(small_disk: Path) -> None:
