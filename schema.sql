@@ -313,8 +313,14 @@ CREATE INDEX allocations_ending        ON allocations (namespace, job_id)
 CREATE INDEX allocations_replaced      ON allocations (namespace, job_id, modify_time)
                                        WHERE client_status IN ('complete', 'failed', 'lost')
                                          AND (desired ->> '$.NextAllocation' IS NOT NULL
-                                              OR desired_status <> 'run'
-                                                 AND job_type NOT IN ('batch', 'sysbatch'));
+                                              OR desired_status <> 'run' AND job_type <> 'sysbatch'
+                                                 AND desired ->> '$.Transition.MigrateDisablePlacement' IS NOT 1);
+
+-- What a decision about a job needs: not what was stopped and has ended, unless it keeps its place.
+CREATE INDEX allocations_considered    ON allocations (namespace, job_id, create_index, id)
+                                       WHERE desired_status = 'run'
+                                          OR client_status IN ('pending', 'running', 'unknown')
+                                          OR desired ->> '$.Transition.MigrateDisablePlacement';
 
 -- What the allocations of a node hold whose tasks have not ended, added up, so that a decision
 -- reads one row however many run. Kept by triggers, whatever writes an allocation.

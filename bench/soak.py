@@ -1,27 +1,30 @@
 """An hour of mixed work with churn: does anything grow, does anything become slower?
 
-    python -m bench.soak [--minutes 60] [--warm 5] [--span 10] [--seed 1]
+    python -m bench.soak [--minutes 60] [--warm 5] [--span 10] [--seed 1] [--directory /dev/shm]
 
-A daemon of its own, with tokens and a small cloud, whose retention is so short that the first minutes
-fill it. Meanwhile jobs are registered, updated, scaled, stopped and dispatched, commands run in tasks,
+A daemon of its own, with tokens and a small cloud, whose retention is so short that the minutes of
+the warm-up, in which all goes four times as fast, fill it. Meanwhile jobs are registered, updated, scaled, stopped and dispatched, commands run in tasks,
 logs and events are read, machines log in, variables change, garbage is collected. Each minute is
 measured: what the daemon holds, how long calls took, and what the machine itself could do then. The
-last minutes are compared with the first: latencies as shares of the machine's limit in the same
-minute, because others may use it as well. The exit status is 1 when something grew.
+last minutes are compared with the first; beside the latencies stand their shares of the machine's
+limit in the same minute, because others may use it as well. Versions of jobs are kept for ever, so the
+store is counted without them. The exit status is 1 when something grew.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import re
+import sqlite3
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +34,7 @@ import trio
 
 from bench.limits import fdatasync_per_s, fork_exec_per_s
 from daemon.identity import devcloud
+from storage.store import FILE_NAME
 from tests.conversation import talk
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
@@ -48,6 +52,7 @@ gc_interval_seconds = 10
 gc_max_allocs = 50
 log_retention_mb = 5
 """
+WARMING = 4  # times as fast as afterwards
 SLOWER = 1.2  # times as long as at the start
 # What may be more at the end than at the start, as a share of the start and besides that.
 ROOM = {
@@ -55,9 +60,10 @@ ROOM = {
     "anonymous_mib": (0.03, 2.0),
     "descriptors": (0.0, 8.0),
     "threads": (0.0, 4.0),
-    "file_mib": (0.05, 0.5),
+    "passing_mib": (0.05, 0.5),
     "directory_mib": (0.05, 5.0),
 }
+FOR_EVER = ("job_versions", "sqlite_autoindex_job_versions_1", "job_version_states")
 LINE = "x" * 1000
 SAYS = f"while :; do echo {LINE}; sleep 0.2; done"
 
@@ -68,6 +74,7 @@ class Minute(msgspec.Struct, frozen=True):
     """What was seen in a minute; latencies are in ms at the middle."""
 
     number: int
+    tables: dict[str, float]
     fork_exec_per_s: float
     fdatasync_per_s: float
     held: dict[str, float]
@@ -86,6 +93,7 @@ class Soak:
         self.faults: list[str] = []
         self.finishing = trio.Lock()  # a child that is waited for is not garbage
         self.turn = 0
+        self.pace = WARMING
         self.login: dict[str, str] = {}
 
     @contextmanager
@@ -97,7 +105,7 @@ class Soak:
     async def repeat(self, every: float, work: Work) -> None:
         """Do something again and again, about so many seconds after it was done."""
         while True:
-            await trio.sleep(every * self.chance.uniform(0.7, 1.3))
+            await trio.sleep(every * self.chance.uniform(0.7, 1.3) / self.pace)
             try:
                 await work(self)
             except Exception as error:
@@ -296,6 +304,14 @@ def held(steward: Steward) -> dict[str, float]:
     }
 
 
+def tables(steward: Steward) -> dict[str, float]:
+    """Return what each table and index takes in the store, in MiB."""
+    uri = f"file:{steward.data_dir / FILE_NAME}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        found = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
+        return {name: size / 2**20 for name, size in found}
+
+
 def size_of(path: Path) -> int:
     """Return what a file takes on the disk; nothing when it has gone."""
     try:
@@ -313,11 +329,16 @@ def spent(pid: int) -> float:
 async def look(soak: Soak, number: int, before: float) -> Minute:
     """Return what a minute was like."""
     took, soak.took = soak.took, defaultdict(list)
+    found = await trio.to_thread.run_sync(held, soak.steward)
+    sizes = await trio.to_thread.run_sync(tables, soak.steward)
+    found["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
+    found["passing_mib"] = found["file_mib"] - found["versions_mib"]
     return Minute(
         number=number,
+        tables=sizes,
         fork_exec_per_s=await trio.to_thread.run_sync(fork_exec_per_s, 0.3),
         fdatasync_per_s=await trio.to_thread.run_sync(fdatasync_per_s, soak.steward.directory, 0.3),
-        held=await trio.to_thread.run_sync(held, soak.steward),
+        held=found,
         processor=(spent(soak.steward.pid) - before) / 60,
         took={name: statistics.median(all_) for name, all_ in sorted(took.items())},
         calls=sum(map(len, took.values())),
@@ -325,9 +346,11 @@ async def look(soak: Soak, number: int, before: float) -> Minute:
     )
 
 
-async def run(minutes: int, seed: int, seen: list[Minute]) -> list[str]:
-    """Work for so long; return what went wrong."""
-    with tempfile.TemporaryDirectory(prefix="steward-soak-") as name:
+async def run(
+    warm: int, minutes: int, seed: int, directory: str | None, seen: list[Minute]
+) -> list[str]:
+    """Work for so long, in the directory or where temporary files are; return what went wrong."""
+    with tempfile.TemporaryDirectory(prefix="steward-soak-", dir=directory) as name:
         directory = Path(name)
         config = directory / "steward.toml"
         config.write_text(SETTINGS)
@@ -337,7 +360,8 @@ async def run(minutes: int, seed: int, seen: list[Minute]) -> list[str]:
             await prepare(soak)
             for every, work in WORK:
                 nursery.start_soon(soak.repeat, every, work)
-            for number in range(minutes):
+            for number in range(warm + minutes):
+                soak.pace = WARMING if number < warm else 1
                 before = spent(steward.pid)
                 await trio.sleep(60)
                 seen.append(await look(soak, number, before))
@@ -373,22 +397,30 @@ def as_share(name: str, minute: Minute) -> float | None:
 def verdict(first: list[Minute], last: list[Minute]) -> list[str]:
     """Print how the last minutes compare with the first; return what grew or became slower."""
     wrong = []
-    print(f"\n{'held':24}{'first':>10}{'last':>10}")
-    for name, (share, more) in ROOM.items():
+    print(f"\n{'held':32}{'first':>10}{'last':>10}")
+    for name in first[0].held:
         before, after = (
             middle(some, lambda one, name=name: one.held[name]) for some in (first, last)
         )
+        share, more = ROOM.get(name, (math.inf, 0))
         grew = after > before * (1 + share) + more
         wrong += [f"{name} grew from {before:.1f} to {after:.1f}"] * grew
-        print(f"{name:24}{before:10.1f}{after:10.1f}{'  grew' if grew else ''}")
-    print(f"\n{'call':24}{'first ms':>10}{'last ms':>10}{'in fork+execs':>15}{'':>8}{'ratio':>8}")
+        print(f"{name:32}{before:10.1f}{after:10.1f}{'  grew' if grew else ''}")
+    print(f"\n{'table or index, MiB':32}{'first':>10}{'last':>10}")
+    for name, size in sorted(last[-1].tables.items(), key=lambda one: -one[1])[:12]:
+        before = middle(first, lambda one, name=name: one.tables.get(name, 0))
+        print(f"{name:32}{before:10.2f}{size:10.2f}")
+    print(
+        f"\n{'call':24}{'first ms':>10}{'last ms':>10}{'ratio':>8}{'in fork+execs':>15}{'':>8}{'ratio':>8}"
+    )
     for name in sorted(first[0].took):
         times = [middle(some, lambda one, name=name: one.took.get(name)) for some in (first, last)]
         shares = [middle(some, partial(as_share, name)) for some in (first, last)]
-        ratio = shares[1] / shares[0]
+        ratio = times[1] / times[0]
         wrong += [f"{name} takes {ratio:.2f} times as long"] * (ratio > SLOWER)
         print(
-            f"{name:24}{times[0]:10.1f}{times[1]:10.1f}{shares[0]:15.1f}{shares[1]:8.1f}{ratio:8.2f}"
+            f"{name:24}{times[0]:10.1f}{times[1]:10.1f}{ratio:8.2f}"
+            f"{shares[0]:15.1f}{shares[1]:8.1f}{shares[1] / shares[0]:8.2f}"
         )
     for name in ("fork_exec_per_s", "fdatasync_per_s", "processor"):
         values = [middle(some, lambda one, name=name: getattr(one, name)) for some in (first, last)]
@@ -402,9 +434,10 @@ def main() -> int:
     parser.add_argument("--warm", type=int, default=5)
     parser.add_argument("--span", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--directory", help="where the data is, for instance in memory")
     options = parser.parse_args()
     seen: list[Minute] = []
-    faults = trio.run(run, options.warm + options.minutes, options.seed, seen)
+    faults = trio.run(run, options.warm, options.minutes, options.seed, options.directory, seen)
     counted = seen[options.warm :]
     wrong = verdict(counted[: options.span], counted[-options.span :])
     print(f"\n{sum(one.calls for one in seen)} calls timed, {len(faults)} faults")

@@ -33,7 +33,7 @@ from daemon.acl.seal import open_seal
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
-from daemon.hardening import keep_memory_private
+from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
@@ -73,6 +73,7 @@ def run(config: Config, read: Callable[[], Config]) -> int:
     logs.set_up(config.log_level, config.log_format, os.environ)
     status = 0
     keep_memory_private()
+    share_one_heap()
     try:
         with _data_directory(config) as data_dir:
             settings = Settings(msgspec.structs.replace(config, data_dir=data_dir), config, read)

@@ -27,7 +27,7 @@ from storage.errors import StorageError, StorageFull
 from storage.queries import audit, secrets
 from storage.queries.collection import ANY_NUMBER
 from storage.records.audit import AuditEntry
-from storage.records.base import HOUR, SECOND
+from storage.records.base import HOUR
 from storage.store import Store, noting, unless_full
 from storage.writer import Transaction
 
@@ -35,7 +35,7 @@ MAX_WAITING = 1000  # refusals that are not written yet
 STEP = 500  # rows that one write removes
 REFUSED = frozenset({401, 403, 421, 429})
 _GATHER = 0.2  # seconds from a refusal to its write
-_TRIM_EVERY = HOUR // SECOND
+_TRIM_EVERY = 300  # seconds
 _KEY = "audit/key"  # where it stands among the secrets
 _LONGEST = 500  # characters of a path, a query or a reason
 _SECRET_NAMES = re.compile(r"token|secret|password|passphrase|jwt|key|credential", re.IGNORECASE)
@@ -122,7 +122,7 @@ class Audit:
             raise
 
     async def trim(self, retention: int, kept: int) -> None:
-        """Remove what is older than `retention` nanoseconds, or beyond the newest `kept`, every hour."""
+        """Remove what is older than `retention` nanoseconds, or beyond the newest `kept`, every five minutes."""
         while True:
             before = self._clock.now() - retention
             async with unless_full("nothing is removed from the audit"):

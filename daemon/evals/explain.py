@@ -41,7 +41,7 @@ def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
     batch = job.type == JobType.BATCH
     found = [
         one
-        for one in allocations.considered(db, namespace, job_id, ended=batch)
+        for one in allocations.considered(db, namespace, job_id)
         # A new version of work that ends runs all of it anew, whatever became of the old one.
         if not (batch and one.job_version != job.version and one.client_terminal)
     ]

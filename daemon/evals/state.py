@@ -1,6 +1,7 @@
 """What one evaluation needs to see, loaded in one read."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,8 +25,7 @@ def load(
     namespace, job_id = evaluation.namespace, evaluation.job_id
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
-    runs_once = job is not None and job.type in (JobType.BATCH, JobType.SYSBATCH)
-    found = allocations.considered(db, namespace, job_id, ended=runs_once)
+    found, ended = _allocations(db, namespace, job_id, job.type if job else None)
     versions = {job.version: job} if job else {}
     for number in {one.job_version for one in found} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:
@@ -35,9 +35,24 @@ def load(
         job=job,
         nodes=node_states(db) if states is None else states,
         allocations=tuple(found),
+        ended=ended,
         versions=versions,
         deployment=deployments.latest(db, namespace, job_id),
     )
+
+
+def _allocations(
+    db: Snapshot, namespace: str, job_id: str, kind: str | None
+) -> tuple[list[Allocation], Mapping[str, int]]:
+    """Return the allocations of a job that matter, oldest first, and how many others are counted."""
+    if kind == JobType.SYSBATCH:  # what was stopped stands for work that is done
+        return allocations.of_job(db, namespace, job_id)[::-1], {}
+    found = allocations.considered(db, namespace, job_id)
+    if kind != JobType.BATCH:
+        return found, {}
+    read = Counter(one.task_group for one in found)
+    every = allocations.numbers(db, namespace, job_id)
+    return found, {group: number - read[group] for group, number in every.items()}
 
 
 def node_states(db: Snapshot) -> tuple[NodeState, ...]:

@@ -54,6 +54,7 @@ from storage.store import Store
 
 _log = logging.getLogger("steward.runner")
 
+_REMOVED_TOGETHER = 2  # directories; a thread for each of hundreds would only wait for the others
 _MOST_SESSIONS = 1024  # each needs a process and up to six descriptors
 
 # A development daemon ends its tasks: each has this long to react, all together have a bit more.
@@ -75,6 +76,7 @@ class Runner:
         self._nursery: trio.Nursery | None = None
         self._looked = IDLE  # at what the machine does
         self._collection = trio.Event()  # somebody wants what has ended removed
+        self._removing = trio.CapacityLimiter(_REMOVED_TOGETHER)
         self._sessions = 0  # commands that somebody runs inside tasks
 
     # ---- what can be asked of it ------------------------------------------------------------------
@@ -285,7 +287,7 @@ class Runner:
 
     async def remove_directory(self, alloc_id: str) -> None:
         """Remove the directory of an allocation that has ended; its logs are put aside."""
-        await trio.to_thread.run_sync(self._remove_directory, alloc_id)
+        await trio.to_thread.run_sync(self._remove_directory, alloc_id, limiter=self._removing)
 
     def _remove_directory(self, alloc_id: str) -> None:
         root = self._host.directory(alloc_id)

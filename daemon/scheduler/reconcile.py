@@ -79,6 +79,7 @@ class _Reconciliation:
         self._max_parallel = 0 if situation.batch else rollout.max_parallel(group)
         self._canaries_wanted = group.update.canary if group.update and self._max_parallel else 0
         self._sets = sets = sorting.sort(situation, allocations)
+        sets.ignored += situation.ended.get(group.name, 0)
         self._names = Names(
             situation.job.id, group.name, [*sets.keep, *sets.migrate, *sets.lost, *sets.failed]
         )

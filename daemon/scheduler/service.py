@@ -28,6 +28,7 @@ def plan_service(
     rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
     situation = Situation(
         job=job,
+        ended=state.ended,
         versions=state.versions,
         nodes={one.node.id: one.node for one in state.nodes},
         evaluation=evaluation,

@@ -50,6 +50,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all groups of a job."""
 
     job: Job
+    ended: Mapping[str, int]  # group -> how many stopped allocations are only counted
     versions: Mapping[int, Job]
     nodes: Mapping[str, Node]
     evaluation: Evaluation

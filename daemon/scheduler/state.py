@@ -34,7 +34,8 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """One moment, as far as one evaluation needs it.
 
-    `allocations` are those of the job, at least all that are wanted or have not ended;
+    `allocations` are those of the job, at least all that are wanted or have not ended; `ended`: of
+    a batch job, how many others each group has, which were stopped and are only counted.
     `versions` holds the job as it is in each version that one of them runs, and the current one.
     `deployment` is the newest of the job. `holders` is everything that has not ended, of all jobs,
     when others may have to make room for this one; None when nobody has to.
@@ -44,6 +45,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     job: Job | None  # the current version; None when it was purged
     nodes: tuple[NodeState, ...]
     allocations: tuple[Allocation, ...] = ()
+    ended: Mapping[str, int] = {}
     versions: Mapping[int, Job] = {}
     deployment: Deployment | None = None
     holders: tuple[Holder, ...] | None = None

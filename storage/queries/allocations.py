@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from storage.queries import evaluations, events, services
-from storage.readers import Snapshot, selection
+from storage.readers import Snapshot, beside, selection
 from storage.records import views
 from storage.records.allocation import (
     CLIENT_TERMINAL,
@@ -79,17 +79,26 @@ _OF_JOB = """
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY create_index DESC, id
 """
-# What a decision about a job needs: not what ended after it was no longer wanted.
 _CONSIDERED = """
-    SELECT * FROM allocations
+    SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id
-       AND (desired_status = 'run' OR client_status IN ('pending', 'running', 'unknown'))
+       AND (desired_status = 'run'
+            OR client_status IN ('pending', 'running', 'unknown')
+            OR desired ->> '$.Transition.MigrateDisablePlacement')
   ORDER BY create_index, id
 """
+_NUMBERS = """
+    SELECT task_group, count(*) AS number FROM allocations INDEXED BY allocations_by_job
+     WHERE namespace = :namespace AND job_id = :job_id
+  GROUP BY task_group
+"""
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
-_OF_DEPLOYMENT = (
-    "SELECT * FROM allocations WHERE deployment_id = :id ORDER BY create_index DESC, id"
-)
+# The second condition is the index's: without it SQLite cannot know that it may use it.
+_OF_DEPLOYMENT = """
+    SELECT * FROM allocations
+     WHERE deployment_id = :id AND deployment_id <> ''
+  ORDER BY create_index DESC, id
+"""
 _ON_NODE = "SELECT * FROM allocations WHERE node_id = :id ORDER BY create_index DESC, id"
 _TO_RUN = """
     SELECT * FROM allocations
@@ -116,6 +125,7 @@ _PAGE_FILTERS = {
     "namespace": "namespace = :namespace",
     "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
 }
+_PREFIX_FILTERS = beside(_PAGE_FILTERS, "namespace")
 
 
 def find(db: Snapshot, allocation_id: str) -> Allocation | None:
@@ -135,17 +145,18 @@ def highest_index(db: Snapshot, namespace: str, job_id: str) -> int:
     return int(row["highest"]) if row else 0
 
 
-def considered(
-    db: Snapshot, namespace: str, job_id: str, *, ended: bool = False
-) -> list[Allocation]:
-    """Return the allocations of a job that are wanted, or have not ended yet, oldest first.
+def considered(db: Snapshot, namespace: str, job_id: str) -> list[Allocation]:
+    """Return the allocations of a job that are wanted, have not ended yet or keep their place.
 
-    `ended`: all others as well, which count for jobs that run once.
+    The oldest comes first.
     """
-    key = {"namespace": namespace, "job_id": job_id}
-    if ended:
-        return of_job(db, namespace, job_id)[::-1]
-    return [_from(row) for row in db.all(_CONSIDERED, key)]
+    return [_from(row) for row in db.all(_CONSIDERED, {"namespace": namespace, "job_id": job_id})]
+
+
+def numbers(db: Snapshot, namespace: str, job_id: str) -> dict[str, int]:
+    """Return how many allocations each group of a job has, whatever became of them."""
+    rows = db.all(_NUMBERS, {"namespace": namespace, "job_id": job_id})
+    return {row["task_group"]: row["number"] for row in rows}
 
 
 def of_evaluation(db: Snapshot, eval_id: str) -> list[Allocation]:
@@ -194,7 +205,8 @@ def page(db: Snapshot, namespace: str, prefix: str = "") -> list[Allocation]:
     """Return allocations in the order of their making."""
     values = {"namespace": namespace, "prefix": prefix}
     given = {name: value for name, value in values.items() if value and value != "*"}
-    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
+    filters = _PREFIX_FILTERS if prefix else _PAGE_FILTERS
+    rows = db.all(selection(_PAGE, filters, given, "create_index, id"), given)
     return [_from(row) for row in rows]
 
 

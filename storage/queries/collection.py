@@ -122,12 +122,13 @@ def forget_job(tx: Transaction, key: Key, most: int) -> tuple[bool, int]:
 
 # ---- what jobs leave behind while they live -------------------------------------------------------
 
-# What a decision does not look at any more: see `daemon/scheduler/sorting.py`. Of a job that runs
-# once, what was stopped may still stand for work that is done.
+# What a decision does not look at any more: see `daemon/scheduler/sorting.py`. What a batch job has
+# stopped may keep its place; of a sysbatch job it stands for work that is done.
 _REPLACED = """
        client_status IN ('complete', 'failed', 'lost')
        AND (desired ->> '$.NextAllocation' IS NOT NULL
-            OR desired_status <> 'run' AND job_type NOT IN ('batch', 'sysbatch'))
+            OR desired_status <> 'run' AND job_type <> 'sysbatch'
+               AND desired ->> '$.Transition.MigrateDisablePlacement' IS NOT 1)
 """
 _PLACED_SINCE = f"""
     SELECT rowid AS row, modify_time,

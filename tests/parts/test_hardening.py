@@ -1,6 +1,7 @@
 """The daemon's memory: nobody of the same user reads it, and it is never dumped."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -93,3 +94,33 @@ def test_others_of_the_same_user_see_nothing_of_a_private_process(place: Path, n
     with running("private", place) as private, running("plain", place) as plain:
         assert can_read(plain, name)
         assert not can_read(private, name)
+
+
+THREADS = """
+import ctypes, sys, threading
+if sys.argv[1] == "one":
+    from daemon.hardening import share_one_heap
+    share_one_heap()
+together = threading.Barrier(4)
+def work():
+    together.wait()
+    kept = [bytes(1000) for _ in range(100)]
+    together.wait()
+threads = [threading.Thread(target=work) for _ in range(4)]
+for one in threads:
+    one.start()
+for one in threads:
+    one.join()
+ctypes.CDLL(None).malloc_stats()
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="only the GNU C library has many heaps"
+)
+@pytest.mark.parametrize(("heaps", "number"), [("many", 5), ("one", 1)])
+def test_all_threads_share_one_heap(heaps: str, number: int) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", THREADS, heaps], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert told.stderr.count("Arena ") == number

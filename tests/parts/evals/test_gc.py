@@ -19,7 +19,7 @@ from storage.queries import (
     moments,
 )
 from storage.readers import Snapshot
-from storage.records.allocation import ClientStatus, DesiredStatus, TaskEvent
+from storage.records.allocation import ClientStatus, DesiredStatus, DesiredTransition, TaskEvent
 from storage.records.base import HOUR, SECOND
 from storage.records.evaluation import EvalStatus, Evaluation
 from storage.records.group import ReschedulePolicy, Update
@@ -231,6 +231,40 @@ async def test_the_work_that_a_batch_job_has_done_stays(cluster: Cluster) -> Non
     await cluster.store.write(partial(evaluations.put, evaluation=again, now=NOW))
     await cluster.work()
     assert len(cluster.allocations()) == 2
+
+
+async def scale_down_and_up(cluster: Cluster, times: int) -> None:
+    """Give a batch job one allocation more, and take it away again, so many times."""
+    for _ in range(times):
+        for number in (2, 1):
+            await cluster.register(job("web", group(count=number), type="batch"))
+            await cluster.work()
+            await cluster.run_all()
+            cluster.wait(3600)
+
+
+async def test_what_a_batch_job_has_stopped_goes_by_number(cluster: Cluster) -> None:
+    await scale_down_and_up(cluster, 6)
+    everything = cluster.allocations()
+    await collect(cluster, allocations=2)
+    assert cluster.allocations() == [*cluster.wanted(), *everything[-2:]]
+
+
+async def test_what_a_batch_job_has_stopped_goes_by_age(cluster: Cluster) -> None:
+    await scale_down_and_up(cluster, 6)
+    await collect(cluster, allocations_for=2 * HOUR)
+    assert len(cluster.allocations()) == len(cluster.wanted()) + 1
+
+
+async def test_what_keeps_the_place_of_a_batch_job_stays(cluster: Cluster) -> None:
+    await scale_down_and_up(cluster, 1)
+    _, stopped = cluster.allocations()
+    asked = DesiredTransition(migrate_disable_placement=True)
+    desired = msgspec.structs.replace(stopped.desired, transition=asked)
+    leaving = msgspec.structs.replace(stopped, desired=desired)
+    await cluster.store.write(partial(allocations.set_desired, allocation=leaving, now=NOW))
+    await collect(cluster, allocations=0, allocations_for=0)
+    assert stopped.id in [one.id for one in cluster.allocations()]
 
 
 async def test_what_ended_of_an_active_deployment_stays(cluster: Cluster) -> None:

@@ -4,10 +4,13 @@ import base64
 import os
 import shutil
 import stat
+from collections import Counter
 from pathlib import Path
+from threading import Lock
 
 import pytest
 
+from daemon.runner import taskdir
 from storage.records.task import DispatchPayload
 from storage.store import Store
 from tests.parts.runner.conftest import needs_root
@@ -200,6 +203,33 @@ async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotte
     assert world.output(alloc_id) == "out\n"
     await world.purge(wanted)
     await world.until_no_directory(alloc_id)
+
+
+async def test_many_directories_are_removed_by_few_threads(
+    store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove, turn, at_work = taskdir.remove, Lock(), Counter[str]()
+
+    def counted(root: Path) -> None:
+        with turn:
+            at_work["now"] += 1
+            at_work["most"] = max(at_work["most"], at_work["now"])
+        remove(root)
+        with turn:
+            at_work["now"] -= 1
+
+    monkeypatch.setattr(taskdir, "remove", counted)
+    async with open_world(store, data_dir) as world:
+        left = [
+            world.directory(f"{number:08x}-0000-4000-8000-000000000000") for number in range(30)
+        ]
+        for one in left:
+            (one / "alloc" / "data").mkdir(parents=True)
+        await world.place(wanted := batch(script("exit 0")))
+        await world.purge(wanted)  # makes the runner look there
+        for one in left:
+            await world.until_no_directory(one.name)
+    assert at_work["most"] <= 2
 
 
 async def test_a_task_inherits_nothing_but_its_three_streams(store: Store, data_dir: Path) -> None:

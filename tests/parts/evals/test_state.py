@@ -1,0 +1,76 @@
+"""What a decision is made from: what matters for it is read, the rest of a batch job is counted."""
+
+from functools import partial
+
+import msgspec
+
+from daemon.evals.state import load
+from daemon.scheduler.state import ClusterState
+from storage.queries import allocations
+from storage.records.allocation import ClientStatus, DesiredTransition
+from storage.records.evaluation import DesiredUpdates
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, evaluation, group, job
+
+
+async def of_kind(cluster: Cluster, kind: str) -> ClusterState:
+    """Scale a job of a kind up and down; return what the next decision sees."""
+    for number in (1, 3, 1):
+        await cluster.register(job("web", group(count=number), type=kind))
+        await cluster.work()
+        await cluster.run_all(healthy=True)
+    return seen(cluster)
+
+
+def seen(cluster: Cluster) -> ClusterState:
+    found = evaluation(cluster.job(), "next")
+    return cluster.store.read(lambda db: load(db, found))
+
+
+async def test_of_a_batch_job_what_was_stopped_is_counted_only(cluster: Cluster) -> None:
+    state = await of_kind(cluster, "batch")
+    assert [one.id for one in state.allocations] == [one.id for one in cluster.wanted()]
+    assert state.ended == {"web": 2}
+    assert list(state.versions) == [2]
+
+
+async def test_of_a_service_what_was_stopped_is_not_even_counted(cluster: Cluster) -> None:
+    state = await of_kind(cluster, "service")
+    assert [one.id for one in state.allocations] == [one.id for one in cluster.wanted()]
+    assert state.ended == {}
+
+
+async def test_what_a_sysbatch_job_stopped_is_read_since_its_work_may_be_done(
+    cluster: Cluster,
+) -> None:
+    await cluster.register(job("web", type="sysbatch"))
+    await cluster.work()
+    await cluster.register(job("web", type="sysbatch", stop=True))
+    await cluster.work()
+    await cluster.run_all()
+    assert [one.client_status for one in seen(cluster).allocations] == [ClientStatus.COMPLETE]
+
+
+async def test_what_has_not_ended_and_what_keeps_its_place_is_read(cluster: Cluster) -> None:
+    await cluster.register(job("web", group(count=3), type="batch"))
+    await cluster.work()
+    await cluster.register(job("web", group(count=1), type="batch"))
+    await cluster.work()
+    _, ending, leaving = cluster.allocations()
+    asked = DesiredTransition(migrate_disable_placement=True)
+    desired = msgspec.structs.replace(leaving.desired, transition=asked)
+    leaving = msgspec.structs.replace(leaving, desired=desired)
+    await cluster.store.write(partial(allocations.set_desired, allocation=leaving, now=NOW))
+    await cluster.report(leaving, ClientStatus.COMPLETE)
+    state = seen(cluster)
+    assert {ending.id, leaving.id} < {one.id for one in state.allocations}
+    assert state.ended == {"web": 0}
+
+
+async def test_what_is_only_counted_counts_as_ignored(cluster: Cluster) -> None:
+    await of_kind(cluster, "batch")
+    again = await cluster.register(job("web", group(count=1), type="batch"))
+    await cluster.work()
+    annotations = cluster.evaluation(again.id).plan_annotations
+    assert annotations is not None
+    assert annotations.desired_tg_updates["web"] == DesiredUpdates(in_place_update=1, ignore=2)
