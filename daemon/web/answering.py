@@ -56,6 +56,7 @@ _UNKNOWN_REGION = Reply(
 )
 
 Body = Callable[[], Awaitable[bytes]]
+Doorkeeper = Callable[[Request], Reply | None]
 
 
 class Unread(Exception):
@@ -89,8 +90,11 @@ class Answering:
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
         pages: Iterable[Page] = (),
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
+        """`doorkeeper` may refuse a request whose body has not been read, after the guard."""
         self._parts, self._closing = parts, closing
+        self._doorkeeper = doorkeeper
         self.router: Router[Route] = Router(routes)
         self.pages = Pages(parts, pages, self._asked)
         self._secrets_side = SecretsSide(parts, endpoints)
@@ -156,7 +160,7 @@ class Answering:
             query = Query(head.query, namespace=heads.namespace(head.headers, path))
             pretty = query.text("pretty", "0") != "0"
             with trail.watching():
-                reply = self.guard.refusal(head.method, head.headers)
+                reply = self._refusal(head, way, query, address)
                 if reply is None:
                     # The server closes a connection whose request was not read.
                     asked = self._request(head, way, query, address, await body())
@@ -171,6 +175,13 @@ class Answering:
         trail.ended(reply.status, said(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
         return finished(reply, pretty=pretty, gzipped=gzipped)
+
+    def _refusal(self, head: Head, way: Way, query: Query, address: str) -> Reply | None:
+        """Return what refuses a request before its body is read."""
+        refusal = self.guard.refusal(head.method, head.headers)
+        if refusal is None and self._doorkeeper is not None:
+            refusal = self._doorkeeper(self._request(head, way, query, address, b""))
+        return refusal
 
     async def _reply(self, head: Head, asked: Request, way: Way, trail: Trail) -> Reply:
         route = way.route
