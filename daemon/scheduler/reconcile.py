@@ -187,8 +187,10 @@ class _Reconciliation:
 
     def _successor(self, one: Allocation, *, rescheduled: bool = False) -> Missing:
         canary = sorting.is_canary(one)
+        # On trial two have one name on purpose; else what has come meanwhile keeps it.
+        keeps_name = canary or self._on_trial
         return Missing(
-            name=one.name,
+            name=one.name if keeps_name else self._names.for_replacement(one),
             previous=one,
             rescheduled=rescheduled,
             canary=canary,

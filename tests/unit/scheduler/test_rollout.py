@@ -380,6 +380,21 @@ def test_a_failed_deployment_stops_its_canaries() -> None:
     assert world.of_version(1) == []
 
 
+def test_what_takes_the_place_of_a_rest_takes_no_name_of_what_was_promoted() -> None:
+    """Of a rollout that failed halfway the rest stands beside canaries of the same name."""
+    world = settled(web(count=2, update=rolling(canary=2)))
+    world.run(web(SECOND_TASK, count=3, update=rolling(canary=2)))
+    world.start(healthy=True)
+    world.promote()
+    world.set_deployment(DeploymentStatus.FAILED)
+    world.progress()
+    assert world.names() == ["web.web[0]", "web.web[1]", "web.web[1]"]
+    (rest,) = [one for one in world.running() if one.job_version == 0]
+    world.mark(rest, migrate=True)
+    world.progress()
+    assert world.names() == ["web.web[0]", "web.web[1]", "web.web[2]"]
+
+
 def test_going_back_to_the_first_version_stops_the_canary_and_keeps_the_rest() -> None:
     world = on_trial()
     plan = world.run(web(count=2, update=ONE_CANARY))
