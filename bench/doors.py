@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from bench.asking import exchange, is_whole
 from bench.login import cpu_of, pid_listening_at
 from tests.wire.scenarios import DOORS, bootstrapped, daemon
 
@@ -148,29 +149,10 @@ def answer(server: Server) -> bytes:
     return data
 
 
-def is_whole(data: bytes) -> bool:
-    head, end, body = data.partition(b"\r\n\r\n")
-    length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
-    return bool(end) and len(body) >= int(length)
-
-
 def measure(server: Server, clients: int, seconds: float) -> Figure:
-    request, came = request_of(server), dict[int, bytes]()
-    with ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        for _ in range(clients):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
-            selector.register(one, selectors.EVENT_READ)
-            one.sendall(request)
-        count, used, begun = 0, cpu_of(server.pid), time.perf_counter()
-        while time.perf_counter() - begun < seconds:
-            for key, _ in selector.select():
-                came[key.fd] = came.get(key.fd, b"") + os.read(key.fd, 65536)
-                if is_whole(came[key.fd]):
-                    came[key.fd] = b""
-                    count += 1
-                    os.write(key.fd, request)
-        took, spent = time.perf_counter() - begun, cpu_of(server.pid) - used
+    used, begun = cpu_of(server.pid), time.perf_counter()
+    count = len(exchange(server.port, request_of(server), clients, seconds))
+    took, spent = time.perf_counter() - begun, cpu_of(server.pid) - used
     return Figure(count / took, 1e6 * spent / count)
 
 

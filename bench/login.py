@@ -26,6 +26,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.asking import exchange
 from tests.fakes import fakecloud
 from tests.wire.login import CLIENT_ID, RESOURCE, URLS, bootstrap, cloud
 from tests.wire.scenarios import daemon
@@ -57,27 +58,15 @@ def pid_listening_at(url: str) -> int:
     raise LookupError(url)
 
 
-async def measure(
-    url: str, path: str, body: bytes, clients: int, seconds: float
-) -> dict[str, float]:
+def measure(url: str, path: str, body: bytes, clients: int, seconds: float) -> dict[str, float]:
     """Return requests a second, the latency in ms, and ms of the server's CPU for each."""
-    pid, took = pid_listening_at(url), list[float]()
+    pid, port = pid_listening_at(url), int(url.rpartition(":")[2])
+    lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json")
+    request = "\r\n".join((*lines, f"Content-Length: {len(body)}", "", "")).encode() + body
     # What is imported when it is first needed is no cost of a login.
-    async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-        (await client.post(path, content=body)).raise_for_status()
-
-    async def one(deadline: float) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-            while time.monotonic() < deadline:
-                begun = time.perf_counter()
-                answer = await client.post(path, content=body)
-                took.append(time.perf_counter() - begun)
-                assert answer.status_code == 200, answer.text
-
+    httpx.post(f"{url}{path}", content=body, timeout=30).raise_for_status()
     before, began = cpu_of(pid), time.monotonic()
-    async with trio.open_nursery() as nursery:
-        for _ in range(clients):
-            nursery.start_soon(one, began + seconds)
+    took = exchange(port, request, clients, seconds)
     lasted, used = time.monotonic() - began, cpu_of(pid) - before
     took.sort()
     at = lambda share: took[min(int(len(took) * share), len(took) - 1)] * 1000  # noqa: E731
@@ -255,10 +244,8 @@ def main() -> None:
         with daemon("--acl", environment=urls) as url:
             set_up(url, bootstrap(url))
             for clients in (1, 8):
-                ours = trio.run(
-                    measure, url, "/v1/auth/cloudid/login", body, clients, wanted.seconds
-                )
-                least = trio.run(measure, bare_url, "/login", body, clients, wanted.seconds)
+                ours = measure(url, "/v1/auth/cloudid/login", body, clients, wanted.seconds)
+                least = measure(bare_url, "/login", body, clients, wanted.seconds)
                 show("steward", clients, ours)
                 show("bare", clients, least)
                 print(

@@ -97,21 +97,19 @@ def run(directory: Path, count: int, children: int) -> None:
 
 
 @contextmanager
-def daemon(directory: Path) -> Iterator[tuple[int, int]]:
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
-            *("--data-dir", str(directory), "--log-level", "warning"),
-        ],
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    port = int(process.stdout.readline().decode().rpartition(":")[2])
-    try:
-        yield port, process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
+def daemon(directory: Path, *flags: str) -> Iterator[tuple[int, int]]:
+    command = [
+        *(sys.executable, "-m", "daemon", "agent", "--dev", "--port", "0"),
+        *("--data-dir", str(directory), "--log-level", "warning", *flags),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().decode().rpartition(":")[2])
+        try:
+            yield port, process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
 
 
 @contextmanager

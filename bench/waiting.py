@@ -21,6 +21,7 @@ from pathlib import Path
 
 import trio
 
+from bench.copies import copy
 from bench.reads import daemon, resident, rest
 from daemon.evals.worker import next_evaluations
 from daemon.jobs.evaluate import new_evaluation
@@ -97,32 +98,15 @@ def fill(directory: Path, number: int, change: str) -> None:
     with closing(sqlite3.connect(directory / FILE_NAME, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         connection.execute("BEGIN")
-        for table, names in TABLES.items():
-            copy(connection, table, names, number)
+        texts = {FIRST: "'many/dispatch-' || n", f"{0:036}": "printf('%036d', n)"}
+        for table, name in TABLES.items():
+            copy(connection, table, f"{name} = '{FIRST}'", range(1, number), texts)
         connection.execute(
             "UPDATE jobs SET children_pending = :number WHERE id = 'many'", {"number": number}
         )
         connection.execute("COMMIT")
         connection.executescript(change)
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def copy(connection: sqlite3.Connection, table: str, name: str, number: int) -> None:
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-    given = {
-        name: "'many/dispatch-' || n",
-        "document": f"replace(replace(document, '{FIRST}', 'many/dispatch-' || n), "
-        f"'{0:036}', printf('%036d', n))",
-        "listing": f"replace(listing, '{FIRST}', 'many/dispatch-' || n)",
-    }
-    if table == "evaluations":
-        given["id"] = "printf('%036d', n)"
-    values = ", ".join(given.get(column, column) for column in columns)
-    connection.execute(
-        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers "
-        f"WHERE n < {number} - 1) INSERT INTO {table} ({', '.join(columns)}) "
-        f"SELECT {values} FROM numbers JOIN {table} ON {name} = '{FIRST}'"
-    )
 
 
 def started(directory: Path) -> tuple[float, int]:

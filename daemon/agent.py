@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from daemon.config import PREFIX, load, pairs
+from daemon.loading import PREFIX, load, pairs
 from storage.errors import StewardError
 
 

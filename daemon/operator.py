@@ -12,7 +12,7 @@ import msgspec
 from daemon.cli.audit import audit
 from daemon.cli.debug import debug
 from daemon.cli.raw import api, metrics
-from daemon.config import load
+from daemon.loading import load
 from storage.archive import unpacked
 from storage.check import check
 from storage.errors import Refused, StewardError, StorageUnusable, leaves

@@ -26,11 +26,13 @@ class Topics:
     def publish(self, topics: Iterable[str]) -> None:
         """Wake everyone who watches one of these topics, or the beginning of one."""
         self.published += 1
+        beginnings = tuple(self._prefixes)
         for topic in topics:
             _wake(self._exact.get(topic, ()))
-            for prefix, watches in self._prefixes.items():
-                if topic.startswith(prefix):
-                    _wake(watches)
+            if topic.startswith(beginnings):  # few do: one look for all
+                for prefix, watches in self._prefixes.items():
+                    if topic.startswith(prefix):
+                        _wake(watches)
 
     def wake_all(self) -> None:
         """Wake everyone, whatever they watch."""

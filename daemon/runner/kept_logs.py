@@ -47,7 +47,9 @@ def describe(root: str, about: About) -> None:
     """Write beside an allocation's tasks whose logs those are. Raises `OSError`."""
     path = Path(root, _ABOUT)
     if not path.exists():
-        path.write_bytes(msgspec.json.encode(about))
+        unfinished = Path(root, f"{_ABOUT}.new")
+        unfinished.write_bytes(msgspec.json.encode(about))
+        unfinished.rename(path)
 
 
 def about(root: Path) -> About | None:

@@ -22,6 +22,7 @@ from daemon.runner.drivers.driver import (
     Running,
     Session,
     StartFailed,
+    is_queued,
 )
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance, Past
@@ -279,7 +280,7 @@ class TaskRunner:
         driver = self._host.drivers.get(self.task.driver)
         running = await driver.adopt(self._prepared(), self._past.handle) if driver else None
         if running is not None:
-            if isinstance(running, Queued):  # it began long ago; from now on it says how it goes
+            if is_queued(running):  # it began long ago; from now on it says how it goes
                 await running.begun(self._note_engine)
             for log in self._logs():
                 await finish_move(log, running)
@@ -301,7 +302,7 @@ class TaskRunner:
         began: int | None = None
         try:
             running = await self._start()
-            if isinstance(running, Queued):
+            if is_queued(running):
                 began = await self._wait_in_queue(running)
             else:
                 began = self._now()
@@ -384,7 +385,7 @@ class TaskRunner:
         if self._postponed is not None:  # what has not begun will get it as it is then
             self._postponed += [one for one in wishes if one.script is not None]
             return
-        if isinstance(self._running, Queued):
+        if is_queued(self._running):
             await self._running.refresh()
         await tell(self, wishes, self._emit_now, self._now)
 

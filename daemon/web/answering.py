@@ -196,7 +196,7 @@ class Answering:
         if not asked.caller.has(route.needs, asked.namespace, job_id):
             raise Denied
         if isinstance(route, Read):
-            return await blocking.answer(
+            reply = await blocking.answer(
                 route,
                 asked,
                 kept=self._kept,
@@ -204,6 +204,9 @@ class Answering:
                 closing=self._closing,
                 random=self._random,
             )
+            if route.shows_secrets and self._parts.config.audit_reads:
+                await trail.acted()
+            return reply
         reply = await route.handler(asked)
         if reply.stream is not None:
             return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))

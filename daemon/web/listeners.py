@@ -68,17 +68,12 @@ def tls_context(config: Config) -> ssl.SSLContext | None:
     load_certificate(context, config)
     if config.tls_client_ca != Path():
         context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_verify_locations(config.tls_client_ca)
-        except OSError as error:
-            raise Invalid(
-                f"cannot use tls_client_ca = {str(config.tls_client_ca)!r}: {error}"
-            ) from error
+        context.num_tickets = 0  # with one, a certificate is not looked at again
     return context
 
 
 def load_certificate(context: ssl.SSLContext, config: Config) -> None:
-    """Have new connections show what is in the files of the certificate now. Raises `Invalid`."""
+    """Have new connections go by what is in the files of the certificate now. Raises `Invalid`."""
     try:
         # First into another one: what does not fit must not take the place of what does.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.tls_cert, config.tls_key)
@@ -88,6 +83,21 @@ def load_certificate(context: ssl.SSLContext, config: Config) -> None:
             f"cannot use the certificate tls_cert = {str(config.tls_cert)!r} with tls_key = "
             f"{str(config.tls_key)!r}: {error}"
         ) from error
+    if config.tls_client_ca != Path():
+        _load_authorities(context, config.tls_client_ca)
+
+
+def _load_authorities(context: ssl.SSLContext, file: Path) -> None:
+    """Have new connections believe these authorities, and what they have revoked. Raises `Invalid`.
+
+    With a list of revocations in the file, each of them needs one that is still valid.
+    """
+    try:
+        context.load_verify_locations(file)
+        if b"-----BEGIN X509 CRL-----" in file.read_bytes():
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    except OSError as error:
+        raise Invalid(f"cannot use tls_client_ca = {str(file)!r}: {error}") from error
 
 
 # ---- sockets of the machine ----------------------------------------------------------------------

@@ -78,6 +78,7 @@ class Read(msgspec.Struct, frozen=True):
     Topics may hold the braces of the path, `{namespace}` and `{prefix}`; `any_method` is for
     the two endpoints on which the peer checks none, `methods` for what asks by a body as well.
     `tables`: all that the answer depends on, so that it may be given again while they stand still.
+    `shows_secrets`: the audit may be asked to know who has seen it.
     """
 
     path: str
@@ -88,6 +89,7 @@ class Read(msgspec.Struct, frozen=True):
     long: bool = False
     methods: frozenset[str] = frozenset({"GET"})
     tables: tuple[str, ...] = ()
+    shows_secrets: bool = False
 
 
 class Write(msgspec.Struct, frozen=True):

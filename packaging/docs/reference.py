@@ -19,7 +19,8 @@ from daemon.api.endpoints import ENDPOINTS
 from daemon.api.openapi import describe
 from daemon.api.routes import ROUTES
 from daemon.cli.client import Connection
-from daemon.config import FIELDS, PREFIX
+from daemon.config import FIELDS
+from daemon.loading import PREFIX
 from daemon.version import VERSION
 
 if TYPE_CHECKING:

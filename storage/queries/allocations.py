@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from storage.queries import evaluations, events, services
-from storage.readers import Snapshot, selection
+from storage.readers import Snapshot, beside, selection
 from storage.records import views
 from storage.records.allocation import (
     CLIENT_TERMINAL,
@@ -93,9 +93,12 @@ _NUMBERS = """
   GROUP BY task_group
 """
 _OF_EVALUATION = "SELECT * FROM allocations WHERE eval_id = :id ORDER BY create_index DESC, id"
-_OF_DEPLOYMENT = (
-    "SELECT * FROM allocations WHERE deployment_id = :id ORDER BY create_index DESC, id"
-)
+# The second condition is the index's: without it SQLite cannot know that it may use it.
+_OF_DEPLOYMENT = """
+    SELECT * FROM allocations
+     WHERE deployment_id = :id AND deployment_id <> ''
+  ORDER BY create_index DESC, id
+"""
 _ON_NODE = "SELECT * FROM allocations WHERE node_id = :id ORDER BY create_index DESC, id"
 _TO_RUN = """
     SELECT * FROM allocations
@@ -122,6 +125,7 @@ _PAGE_FILTERS = {
     "namespace": "namespace = :namespace",
     "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
 }
+_PREFIX_FILTERS = beside(_PAGE_FILTERS, "namespace")
 
 
 def find(db: Snapshot, allocation_id: str) -> Allocation | None:
@@ -201,7 +205,8 @@ def page(db: Snapshot, namespace: str, prefix: str = "") -> list[Allocation]:
     """Return allocations in the order of their making."""
     values = {"namespace": namespace, "prefix": prefix}
     given = {name: value for name, value in values.items() if value and value != "*"}
-    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
+    filters = _PREFIX_FILTERS if prefix else _PAGE_FILTERS
+    rows = db.all(selection(_PAGE, filters, given, "create_index, id"), given)
     return [_from(row) for row in rows]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from storage.queries import events
-from storage.readers import Snapshot, selection
+from storage.readers import Snapshot, beside, selection
 from storage.records.codec import encode
 from storage.records.evaluation import Evaluation
 from storage.records.times import nanoseconds
@@ -251,6 +251,7 @@ _PAGE_FILTERS = {
     "status": "status = :status",
     "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
 }
+_PREFIX_FILTERS = beside(_PAGE_FILTERS, "namespace")
 _JOB_LIST = """
     SELECT document, modify_index FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id
@@ -269,7 +270,8 @@ def page(
     """Return create index, id and JSON of evaluations in the order of their making."""
     values = {"namespace": namespace, "job_id": job_id, "status": status, "prefix": prefix}
     given = {name: value for name, value in values.items() if value and value != "*"}
-    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
+    filters = _PREFIX_FILTERS if prefix else _PAGE_FILTERS
+    rows = db.all(selection(_PAGE, filters, given, "create_index, id"), given)
     return [(row["create_index"], row["id"], row["document"].encode()) for row in rows]
 
 

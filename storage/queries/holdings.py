@@ -25,15 +25,20 @@ _HOLDER = """
     SELECT a.id, a.namespace, a.job_id, a.job_type, a.task_group, a.node_id, a.desired_status,
            a.alloc_modify_index, a.cpu, a.memory, a.disk, a.exclusive,
            v.document ->> '$.Priority' AS priority
-      FROM allocations a
+      FROM allocations a {}
       JOIN job_versions v
         ON v.namespace = a.namespace AND v.job_id = a.job_id AND v.version = a.job_version
      WHERE {}
   ORDER BY a.create_index, a.id
 """
-_HOLDERS = _HOLDER.format("a.client_status IN ('pending', 'running', 'unknown')")
-_OF_PORT = _HOLDER.format("""a.id IN (SELECT allocation_id FROM allocation_ports
-                                  WHERE node_id = :node_id AND port = :port)""")
+_HOLDERS = _HOLDER.format(
+    "INDEXED BY allocations_holding", "a.client_status IN ('pending', 'running', 'unknown')"
+)
+_OF_PORT = _HOLDER.format(
+    "",
+    """a.id IN (SELECT allocation_id FROM allocation_ports
+                                  WHERE node_id = :node_id AND port = :port)""",
+)
 
 
 class Held(msgspec.Struct):

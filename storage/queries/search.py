@@ -8,16 +8,17 @@ from storage.readers import Snapshot
 from storage.records.search import JobNames
 
 _WHERE = """
- WHERE namespace IN (SELECT value FROM json_each(:namespaces))
+ WHERE {} IN (SELECT value FROM json_each(:namespaces))
    AND id >= :prefix AND id < :prefix || char(1114111)
 ORDER BY id
 LIMIT :most
 """
 _BEGINNING = {
-    "jobs": f"SELECT DISTINCT id FROM jobs {_WHERE}",
-    "allocations": f"SELECT id FROM allocations {_WHERE}",
-    "evaluations": f"SELECT id FROM evaluations {_WHERE}",
-    "deployments": f"SELECT id FROM deployments {_WHERE}",
+    "jobs": f"SELECT DISTINCT id FROM jobs {_WHERE.format('namespace')}",
+    # Looked for by id: a namespace may have all there are.
+    "allocations": f"SELECT id FROM allocations {_WHERE.format('+namespace')}",
+    "evaluations": f"SELECT id FROM evaluations {_WHERE.format('+namespace')}",
+    "deployments": f"SELECT id FROM deployments {_WHERE.format('+namespace')}",
 }
 _ALLOCATION_NAMES = """
     SELECT namespace, id, name FROM allocations

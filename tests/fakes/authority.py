@@ -39,7 +39,10 @@ class Authority:
         now = datetime.datetime.now(datetime.UTC)
         constraints = x509.BasicConstraints(ca=is_authority, path_length=None)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        use = dict.fromkeys(_USES, False) | {"key_cert_sign": is_authority}
+        use = dict.fromkeys(_USES, False) | {
+            "key_cert_sign": is_authority,
+            "crl_sign": is_authority,
+        }
         use["digital_signature"] = not is_authority
         return (
             x509.CertificateBuilder()
@@ -73,6 +76,21 @@ class Authority:
             )
         )
         return certificate, private
+
+    def revoke(self, *certificates: Path) -> None:
+        """Put a list of revocations with these behind the certificate of the authority."""
+        now = datetime.datetime.now(datetime.UTC)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        revoked = x509.CertificateRevocationListBuilder(
+            self._name, now, now + datetime.timedelta(days=1)
+        ).add_extension(issuer, critical=False)
+        for file in certificates:
+            number = x509.load_pem_x509_certificate(file.read_bytes()).serial_number
+            entry = x509.RevokedCertificateBuilder(number, now).build()
+            revoked = revoked.add_revoked_certificate(entry)
+        with self.file.open("ab") as end:
+            signed = revoked.sign(self._key, hashes.SHA256())
+            end.write(signed.public_bytes(serialization.Encoding.PEM))
 
     def client(self, *own: Path) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.file)

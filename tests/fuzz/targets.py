@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from daemon.acl import policies
-from daemon.config import FIELDS, load
+from daemon.config import FIELDS
 from daemon.identity import jwt, keypair, signatures
 from daemon.jobs.register import JobRegisterRequest
 from daemon.jobspec import cron
@@ -29,6 +29,7 @@ from daemon.jobspec.hcl.scope import Outside
 from daemon.jobspec.hcl.source import Faulty, Source
 from daemon.jobspec.parse import JobFile, parse_job
 from daemon.jobspec.validate import validate
+from daemon.loading import load
 from daemon.templates.faults import Fault
 from daemon.templates.render import read, render
 from storage.errors import Invalid, Malformed, Refused

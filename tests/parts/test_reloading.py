@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 
 from daemon.acl.failures import Failures, LockOut
-from daemon.config import Config, load
+from daemon.config import Config
 from daemon.jobspec.policies import Policies
+from daemon.loading import load
 from daemon.logs import Monitor
 from daemon.parts import Parts
 from daemon.reloading import Reloading

@@ -52,6 +52,22 @@ async def test_who_did_what_and_who_was_refused(tmp_path: Path) -> None:
         assert "a-guess" not in everything
 
 
+async def test_who_read_a_secret_is_noted_where_that_is_asked_for(tmp_path: Path) -> None:
+    settings = tmp_path / "steward.toml"
+    settings.write_text("audit_reads = true\n")
+    async with open_steward(tmp_path, "--config", str(settings)) as steward:
+        await steward.post("/v1/var/a", {"Items": {"k": "hidden"}})
+        await steward.get("/v1/var/a")
+        await steward.get("/v1/vars")
+        await steward.request("GET", "/v1/var/none")
+        found = await steward.get("/v1/operator/audit", path="/v1/var")
+        assert [(one["Method"], one["Path"]) for one in found] == [
+            ("GET", "/v1/var/a"),
+            ("POST", "/v1/var/a"),
+        ]
+        assert "hidden" not in json.dumps(found)
+
+
 async def test_nobody_reads_the_audit_without_the_right(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
         steward.token = ""

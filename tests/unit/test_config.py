@@ -8,7 +8,8 @@ import click
 import pytest
 
 from daemon.cli.options import _CONNECTION, Command
-from daemon.config import Config, load
+from daemon.config import Config
+from daemon.loading import load
 from storage.errors import Invalid
 
 

@@ -6,7 +6,7 @@ store keeps. So a driver may run tasks as processes of this machine or as jobs o
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import msgspec
 
@@ -134,7 +134,6 @@ class Running(Protocol):
         ...
 
 
-@runtime_checkable
 class Queued(Running, Protocol):
     """An attempt that may have to wait for its turn after it was taken, somewhere else."""
 
@@ -149,6 +148,12 @@ class Queued(Running, Protocol):
     async def refresh(self) -> None:
         """Bring it the files that it was given, as they are now; return when it has them."""
         ...
+
+
+def is_queued(running: Running | None) -> TypeGuard[Queued]:
+    """Tell whether an attempt may have to wait for its turn."""
+    # To ask for all of the protocol, as `isinstance` does, takes 0.1 to 0.2 ms.
+    return hasattr(running, "begun")
 
 
 class Session(Protocol):

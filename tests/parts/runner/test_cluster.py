@@ -88,6 +88,22 @@ async def test_what_cannot_be_unpacked_is_told(
     assert not (world.directory(one) / "alloc/logs/main.stdout.0").exists()
 
 
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ("", "the cluster ended it"),
+        ("echo time >../.steward/why; ", "it ran for as long as it may"),
+    ],
+)
+async def test_the_first_reason_for_its_end_is_told(
+    world: PoolWorld, before: str, why: str
+) -> None:
+    # As if its time had passed when the cluster came; the wrapper is its parent.
+    done = await world.place(batch(script(f"{before}kill -s TERM $PPID; exit 3")))
+    await world.until_done(done)
+    assert why in world.told(done)[-2][1]
+
+
 async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
     text = "trap 'echo told; exit 7' INT; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text, kill_timeout=60 * SECOND)))

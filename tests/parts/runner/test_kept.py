@@ -245,6 +245,18 @@ def test_without_any_logs_there_is_nothing_to_sweep(tmp_path: Path) -> None:
     kept_logs.sweep(tmp_path / "none", days=1, megabytes=1, now=1.0)
 
 
+def test_whose_logs_they_are_is_known_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whose = kept_logs.About(namespace="default", job_id="job", tasks={"main": LogConfig()})
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "rename", lambda *_: None)  # the last step is not come to
+        kept_logs.describe(str(tmp_path), whose)
+    assert kept_logs.about(tmp_path) is None
+    kept_logs.describe(str(tmp_path), whose)
+    assert kept_logs.about(tmp_path) == whose
+
+
 def test_logs_that_were_put_aside_in_part_are_put_aside_whole(
     previous: Path, tmp_path: Path
 ) -> None:

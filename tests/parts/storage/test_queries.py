@@ -50,9 +50,11 @@ class Explained(Snapshot):
     def __init__(self, db: Snapshot) -> None:
         super().__init__(db._connection)
         self.scanned: list[str] = []
+        self.plan = ""
 
     def all(self, sql: str, parameters: Mapping[str, object] = {}) -> list[Any]:
         for row in self._connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters):
+            self.plan += f"{row['detail']}\n"
             if row["detail"].startswith("SCAN") and "INDEX" not in row["detail"]:
                 self.scanned.append(row["detail"])
         return super().all(sql, parameters)
@@ -185,6 +187,40 @@ async def test_no_query_reads_a_whole_table(
     explained = store.read(Explained)
     store.read(lambda _: query(explained))
     assert explained.scanned == []
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        (
+            lambda db: allocations.of_deployment(db, "d"),
+            "allocations_by_deployment (deployment_id=?)",
+        ),
+        (
+            lambda db: allocations.page(db, "default", "ab"),
+            "autoindex_allocations_1 (id>? AND id<?)",
+        ),
+        (
+            lambda db: evaluations.page(db, "default", prefix="ab"),
+            "autoindex_evaluations_1 (id>? AND id<?)",
+        ),
+        (lambda db: holdings.holders(db), "SCAN a USING INDEX allocations_holding"),
+        (
+            lambda db: search.beginning(db, "allocations", ["default"], "w", 5),
+            "autoindex_allocations_1 (id>? AND id<?)",
+        ),
+        (
+            lambda db: search.beginning(db, "evaluations", ["default"], "w", 5),
+            "autoindex_evaluations_1 (id>? AND id<?)",
+        ),
+    ],
+)
+async def test_a_few_among_a_long_history_are_found_by_the_index_that_has_only_them(
+    store: Store, query: Callable[[Snapshot], object], index: str
+) -> None:
+    explained = store.read(Explained)
+    store.read(lambda _: query(explained))
+    assert index in explained.plan
 
 
 @pytest.mark.parametrize(

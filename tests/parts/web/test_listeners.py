@@ -236,6 +236,35 @@ async def test_clients_can_be_asked_for_a_certificate(
         assert await encrypted(port, authority.client()) == ""
 
 
+async def test_a_client_whose_certificate_was_revoked_is_refused(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    lost, kept = authority.certify("lost"), authority.certify("kept")
+    authority.revoke(lost[0])
+    settings = {"tls_cert": certificate, "tls_key": key, "tls_client_ca": authority.file}
+    async with serving(store, data_dir=home, **settings) as port:
+        assert (await encrypted(port, authority.client(*kept))).startswith("HTTP/1.1 200")
+        assert await encrypted(port, authority.client(*lost)) == ""
+
+
+async def test_a_revocation_counts_without_a_restart(
+    store: Store, home: Path, authority: Authority
+) -> None:
+    certificate, key = authority.certify("daemon")
+    client = authority.certify("client")
+    known = authority.client(*client)
+    config = Config(
+        port=0, data_dir=home, tls_cert=certificate, tls_key=key, tls_client_ca=authority.file
+    )
+    with open_listeners(config) as listeners:
+        async with open_web(parts_of(store, config), ROUTES, (), listeners.places):
+            assert (await encrypted(listeners.port, known)).startswith("HTTP/1.1 200")
+            authority.revoke(client[0])
+            listeners.reload(config)
+            assert await encrypted(listeners.port, known) == ""
+
+
 async def shown_certificate(port: int, context: ssl.SSLContext) -> object:
     stream = await trio.open_ssl_over_tcp_stream(
         "localhost", port, https_compatible=True, ssl_context=context

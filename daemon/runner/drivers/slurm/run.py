@@ -21,6 +21,7 @@ from daemon.runner.drivers.slurm import states, submission
 from daemon.runner.drivers.slurm.bundle import home_of
 from daemon.runner.drivers.slurm.cluster import Cluster, seconds
 from daemon.runner.drivers.slurm.intake import Intake
+from daemon.runner.drivers.slurm.orders import Orders
 from daemon.runner.drivers.slurm.states import Sighting
 from daemon.runner.drivers.slurm.tools import ToolFailed
 from daemon.runner.drivers.users import find_user
@@ -49,13 +50,6 @@ _log = logging.getLogger("steward.runner")
 Claims = Callable[[ClusterRun], tuple[str, str]]
 
 
-class _Order(msgspec.Struct):
-    """What the wrapper is to do; it has seen those up to a number."""
-
-    number: int
-    text: str
-
-
 class Run:
     """The attempt. `row` is what the store has of it."""
 
@@ -82,11 +76,7 @@ class Run:
         self._heard = trio.current_time()
         # Held by who is about to claim it: nothing is concluded meanwhile.
         self.claiming = trio.Lock()
-        self._is_closing = False
-        self._listening = 0  # wrappers that wait for an order at this moment
-        self._orders: list[_Order] = []
-        self._is_known = False  # to the wrapper, which has asked for orders
-        self._taken = 0  # the last order of which the wrapper knows
+        self._orders = Orders(self._changes, cluster.clock)
         self._used = Use()
         self._ended = trio.Event()
         self._note: Callable[[str], None] = _say_nothing
@@ -282,7 +272,7 @@ class Run:
             await self._withdraw()
         if self.row.status != RunStatus.RUNNING:
             return ""
-        self._order(f"stop {_shell_name(signal)} {seconds(grace)}")
+        self._orders.give(f"stop {_shell_name(signal)} {seconds(grace)}")
         with trio.move_on_after(grace + LATE):
             await self._ended.wait()
             return ""
@@ -307,15 +297,15 @@ class Run:
 
     def signal(self, name: str) -> None:
         """Have the wrapper send a signal to its main process."""
-        self._order(f"signal {_shell_name(name)}")
+        self._orders.give(f"signal {_shell_name(name)}")
 
     async def refresh(self) -> None:
         """Have the wrapper fetch the files anew; return when it has, or will not."""
         if self.row.status != RunStatus.RUNNING:
             return
-        order = self._order("files")
+        order = self._orders.give("files")
         with trio.move_on_after(_DELIVERY):
-            while self._taken < order.number and not self._ended.is_set():
+            while not (self._orders.is_taken(order) or self._ended.is_set()):
                 await self._changes.wait()
 
     async def usage(self) -> Use:
@@ -388,7 +378,7 @@ class Run:
 
     def _is_alive(self) -> bool:
         """Tell whether its wrapper was heard a moment ago, or listens."""
-        return self._listening > 0 or trio.current_time() < self._heard + LATE
+        return self._orders.is_heard or trio.current_time() < self._heard + LATE
 
     # ---- the wrapper's side -----------------------------------------------------------------------
 
@@ -415,28 +405,14 @@ class Run:
 
     async def orders(self, seen: int) -> str:
         """Return what the wrapper does not know yet, one order a line, as soon as there is something."""
-        if not self._is_known:  # it may have seen orders from before the clock was set back
-            self._is_known = True
-            for step, order in enumerate(self._orders, 1):
-                order.number = max(order.number, seen + step)
-        if seen > self._taken:
-            self._taken = seen
-            self._changes.announce()
-        self._listening += 1
         try:
-            while self.row.status == RunStatus.RUNNING and not self._is_closing:
-                if wanted := [one for one in self._orders if one.number > seen]:
-                    return "".join(f"{one.number} {one.text}\n" for one in wanted)
-                await self._changes.wait()
-            return ""
+            return await self._orders.after(seen, lambda: self.row.status == RunStatus.RUNNING)
         finally:
-            self._listening -= 1
             self.heard()
 
     def dismiss(self) -> None:
         """Let nobody wait for orders: the daemon ends."""
-        self._is_closing = True
-        self._changes.announce()
+        self._orders.close()
 
     def uses(self, *, user: int, system: int, pages: int) -> None:
         """Take note of what it uses: ticks of the clock, pages of memory."""
@@ -452,14 +428,6 @@ class Run:
         await self._finish(end)
 
     # ---- ----------------------------------------------------------------------------------------
-
-    def _order(self, text: str) -> _Order:
-        """Give an order; its number is higher than those an earlier daemon gave."""
-        last = self._orders[-1].number if self._orders else 0
-        order = _Order(max(last, self._taken, self.cluster.clock.now() // 1_000_000) + 1, text)
-        self._orders.append(order)
-        self._changes.announce()
-        return order
 
     async def _finish(self, end: Exit) -> None:
         end = msgspec.structs.replace(end, at=end.at or self.cluster.clock.now())

@@ -71,6 +71,9 @@ sweep() {
     if is_left "$1.$$"; then rm -rf "$1.$$"; else mv -T "$1.$$" "$1" && return 1; fi
 }
 
+# because WORD: note why the task ends; the first reason is the one.
+because() { [ -s .steward/why ] || echo "$1" >.steward/why; }
+
 this_host=$(uname -n) this_space=$(readlink /proc/self/ns/pid)
 read -r this_boot </proc/sys/kernel/random/boot_id
 attempt=${dir##*/} number=${secret#*.}
@@ -84,7 +87,7 @@ started $$
 cd "$dir" && mkdir .steward &&
     echo "$number $this_host $this_boot $this_space $$ $start $attempt" >.steward/pid || exit 92
 trap : HUP INT QUIT # what signals all of the job reaches the task; this waits for its end
-trap 'echo cluster >.steward/why' TERM
+trap 'because cluster' TERM
 if [ -n "$ca" ]; then
     printf '%s\n' "$ca" >.steward/ca
     ca=$dir/.steward/ca
@@ -203,7 +206,7 @@ obey() {
             done <.steward/orders
             ;;
         410) # nobody wants it any more
-            echo void >.steward/why
+            because void
             kill -s KILL -- "-$main" 2>/dev/null
             return
             ;;
@@ -233,7 +236,7 @@ if [ -z "$why" ]; then
     if [ "$most" -gt 0 ]; then
         (
             sleep "$most"
-            read -r main <.steward/main && echo time >.steward/why && stop TERM 5 && wait
+            read -r main <.steward/main && because time && stop TERM 5 && wait
         ) &
         others="$others $!"
     fi

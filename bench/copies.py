@@ -1,0 +1,44 @@
+"""Long histories quickly: rows that the daemon has made, many times over."""
+
+import sqlite3
+from collections.abc import Mapping
+
+_NUMBERS = """
+    WITH RECURSIVE numbers (n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM numbers WHERE n < {last})
+"""
+
+
+def copy(
+    connection: sqlite3.Connection,
+    table: str,
+    source: str,
+    numbers: range,
+    texts: Mapping[str, str],
+    *,
+    step: int = 0,
+    order: str = "",
+) -> None:
+    """Insert the rows of `table` that fit the condition `source` again for each `n` of `numbers`.
+
+    Each of `texts` becomes what its expression of `n` gives, wherever it stands in a row. Indexes of
+    writes grow by `step` for each. `order` are the columns by which the rows of one `n` follow each other.
+    """
+    found = connection.execute(f"SELECT * FROM {table} WHERE {source}")
+    columns = [one[0] for one in found.description]
+    rows = found.fetchall()
+    assert rows, f"nothing in {table} to copy"
+    values = []
+    for place, column in enumerate(columns):
+        value = column
+        for text, by in texts.items():
+            if any(isinstance(row[place], str) and text in row[place] for row in rows):
+                value = f"replace({value}, '{text}', {by})"
+        values.append(f"{column} + n * {step}" if step and column.endswith("_index") else value)
+    if table == "events":  # numbered by SQLite
+        values[columns.index("number")] = "NULL"
+    connection.execute(
+        f"{_NUMBERS.format(first=numbers.start, last=numbers.stop - 1)} "
+        f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(values)} "
+        f"FROM numbers CROSS JOIN (SELECT * FROM {table} WHERE {source}) "
+        f"ORDER BY {', '.join(('n', *order.split()))}"
+    )

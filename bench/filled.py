@@ -1,0 +1,212 @@
+"""The figures of `bench.py` with tokens asked for, over an empty store and over one that is full.
+
+    python -m bench.filled [--children 100000] [--events 1000000] [--only dispatch,logs]
+
+A daemon makes one dispatched child that runs to its end; its rows are copied: so many children with their
+evaluation, allocation and task events, and so many events, the oldest of which are of children that are
+forgotten. `bench.py` then measures a daemon on either store.
+"""
+
+import argparse
+import json
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.copies import copy
+from bench.reads import daemon
+from storage.store import FILE_NAME
+
+SECRET = "b0075742-0000-4000-8000-000000000001"  # of daemons that live for minutes
+TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
+PARENT = {
+    "ID": "old",
+    "Type": "batch",
+    "ParameterizedJob": {"Payload": "optional"},
+    "TaskGroups": [{"Name": "g", "Tasks": [TASK]}],
+}
+# As ids are, they lie anywhere among what is new.
+MIXED = "n * 2654435761 % 4294967296"
+STEPS = 4  # writes of one child
+# What a child has, by the column that names it; then what its allocation has.
+OF_CHILD = {
+    "jobs": "id",
+    "job_versions": "job_id",
+    "job_version_states": "job_id",
+    "evaluations": "job_id",
+    "allocations": "job_id",
+}
+OF_ALLOCATION = ("task_events", "task_handles")
+INDEXES = "UPDATE {table} SET last_index = (SELECT max(write_index) FROM events)"
+# Where a figure stands, what it is, and what is to be reached.
+FIGURES = {
+    "cold_start_s": ("cold start until a node is ready, s", "≤ 0.8"),
+    "idle_pss_mib": ("idle memory (PSS), MiB", "≤ 60"),
+    "submit_to_running p50_ms": ("submit → running, p50, ms", "≤ 20"),
+    "submit_to_running p95_ms": ("the same, p95", "≤ 50"),
+    "submit_to_exec p50_ms": ("submit → first instruction, p50, ms", "≤ 15"),
+    "submit_to_exec p95_ms": ("the same, p95", "≤ 40"),
+    "dispatch completed_per_s": ("dispatched and completed per s", ""),
+    "dispatch share": ("the same, as a share of fork+exec", "≥ 0.10"),
+    "dispatch accepted_per_s": ("accepted dispatches per s", "≥ 150"),
+    "dispatch call p50_ms": ("their call, p50, ms", "≤ 22"),
+    "dispatch call p95_ms": ("the same, p95", "≤ 50"),
+    "memory start_all_s": ("40 tasks of one job, all running, s", "≤ 0.3"),
+    "memory kib_per_task": ("memory per running task, KiB", "≤ 307"),
+    "memory extra_processes_per_task": ("processes per running task", "≤ 1"),
+    "end_pss_mib": ("memory after the run, MiB", "≤ 70"),
+    "get_job_1 per_s": ("reads of one job per s, 1 client", "≥ 2,500"),
+    "get_job_8 per_s": ("the same, 8 clients", "≥ 3,500"),
+    "list_jobs_1 per_s": ("lists of 301 jobs per s", "≥ 560"),
+    "blocking_wake all_ms": ("50 blocked readers woken, ms", "≤ 40"),
+    "logs mib_per_s": ("log throughput of one task, MiB/s", "≥ 520"),
+    "limits fork_exec_per_s": ("the machine: fork+exec per s", ""),
+    "limits fdatasync_per_s": ("the machine: fdatasync per s", ""),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--children", type=int, default=100_000)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="steward-filled-", dir=Path.cwd()) as name:
+        directory = Path(name)
+        empty, full = directory / "empty", directory / "full"
+        (directory / "steward.toml").write_text("retention_events = 100_000_000\n")
+        begin(empty)
+        shutil.copytree(empty, full)
+        run_one(full)
+        begun = time.perf_counter()
+        fill(full / FILE_NAME, options.children, options.events)
+        print(f"filled in {time.perf_counter() - begun:.0f} s", flush=True)
+        show([measure(one, options.only) for one in (empty, full)])
+
+
+# ---- the stores ---------------------------------------------------------------------------------
+
+
+def begin(data_dir: Path) -> None:
+    """Make a store whose first token is ours."""
+    with daemon(data_dir, "--acl") as (port, _):
+        body = {"BootstrapSecret": SECRET}
+        httpx.post(f"http://127.0.0.1:{port}/v1/acl/bootstrap", json=body).raise_for_status()
+
+
+def run_one(data_dir: Path) -> None:
+    """Have one child run to its end."""
+    with daemon(data_dir, "--acl") as (port, _):
+        asking = {"base_url": f"http://127.0.0.1:{port}/v1", "timeout": 30}
+        with httpx.Client(headers={"X-Service-Token": SECRET}, **asking) as client:
+            client.post("/jobs", json={"Job": PARENT}).raise_for_status()
+            client.post("/job/old/dispatch", json={}).raise_for_status()
+            while any(children(client)[state] for state in ("Pending", "Running")):
+                time.sleep(0.1)
+
+
+def children(client: httpx.Client) -> dict[str, int]:
+    """Return how many children there are in each state."""
+    return dict(client.get("/job/old/summary").json()["Children"])
+
+
+def fill(file: Path, children: int, events: int) -> None:
+    """Copy the one child, and its events until there are so many."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        child = connection.execute("SELECT id FROM jobs WHERE parent_id = 'old'").fetchone()["id"]
+        placed = connection.execute("SELECT * FROM allocations").fetchone()
+        texts = {
+            child: f"printf('old/dispatch-%010d-%08x', n, {MIXED})",
+            placed["id"]: f"printf('%08x-0000-4000-8000-00000000000a', {MIXED})",
+            placed["eval_id"]: f"printf('%08x-0000-4000-8000-00000000000e', {MIXED})",
+        }
+        first = placed["create_index"] - 1  # the dispatch; then it was placed, began and ended
+        for index in range(first, first + STEPS):
+            for end in ",}":
+                texts[f'Index":{index}{end}'] = (
+                    f"""'Index":' || ({index} + n * {STEPS}) || '{end}'"""
+                )
+        of_child = f"write_index >= {first}"
+        there = connection.execute(f"SELECT count(*) FROM events WHERE {of_child}").fetchone()[0]
+        numbers = range(1, max(children, -(-events // there)))
+        kept = numbers[-children + 1 :]
+        # Nobody else has the file, and it is of no use before all is there.
+        for setting in (
+            *("foreign_keys = OFF", "journal_mode = OFF", "synchronous = OFF"),
+            "cache_size = -500000",  # kiB
+        ):
+            connection.execute(f"PRAGMA {setting}")
+        connection.execute("BEGIN")
+        for table, column in OF_CHILD.items():
+            copy(connection, table, f"{column} = '{child}'", kept, texts, step=STEPS)
+        for table in OF_ALLOCATION:
+            copy(connection, table, f"allocation_id = '{placed['id']}'", kept, texts)
+        copy(connection, "events", of_child, numbers, texts, step=STEPS, order="number")
+        connection.execute(f"UPDATE jobs SET children_dead = {children} WHERE id = 'old'")
+        for table in ("store", "table_indexes"):
+            connection.execute(INDEXES.format(table=table))
+        connection.execute("COMMIT")
+        sizes = {one: count(connection, one) for one in ("allocations", "evaluations", "events")}
+    print(", ".join(f"{number} {name}" for name, number in sizes.items()), flush=True)
+
+
+def count(connection: sqlite3.Connection, table: str) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+
+
+# ---- measuring ----------------------------------------------------------------------------------
+
+
+def measure(data_dir: Path, only: str) -> dict[str, Any]:
+    """Return what `bench.py` finds."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    config, found = data_dir.with_name("steward.toml"), data_dir.with_suffix(".json")
+    start = (
+        f"{sys.executable} -m daemon agent --dev --acl --config {config} --data-dir {data_dir} "
+        f"--port {port} --log-level warning"
+    )
+    print(f"\n{data_dir.name}:", flush=True)
+    subprocess.run(
+        [
+            *(sys.executable, Path(__file__).with_name("bench.py"), "--start", start),
+            *("--url", f"http://127.0.0.1:{port}", "--token", SECRET),
+            *("--only", only, "--json", found, "--log", data_dir.with_suffix(".log")),
+            *("--list", "/v1/jobs?prefix=disp"),  # of both stores the same
+        ],
+        check=True,
+    )
+    figures: dict[str, Any] = json.loads(found.read_text())
+    if "completed_per_s" in (dispatch := figures.get("dispatch", {})):
+        share = dispatch["completed_per_s"] / figures["limits"]["fork_exec_per_s"]
+        dispatch["share"] = round(share, 3)
+    return figures
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    print(f"\n| {'Figure':<38} | {'To reach':<20} | {'Empty':>8} | {'Full':>8} |")
+    for path, (name, wanted) in FIGURES.items():
+        values = [figure(one, path.split()) for one in found]
+        if None not in values:
+            print(f"| {name:<38} | {wanted:<20} | {values[0]:>8} | {values[1]:>8} |")
+
+
+def figure(found: object, path: list[str]) -> object:
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+if __name__ == "__main__":
+    main()

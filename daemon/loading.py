@@ -1,0 +1,279 @@
+"""How the settings of a daemon are read: from a file, the environment and the command line, in rising rank.
+
+What is unknown, of the wrong kind or does not go together is refused with its name, its value and where
+it came from.
+"""
+
+import difflib
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import ip_network
+from pathlib import Path
+
+import msgspec
+
+from daemon import clusters, offered
+from daemon.config import (
+    DISK_FAIL,
+    DISK_NOTE,
+    DISK_OFF,
+    FIELDS,
+    SOCKET_NAME,
+    Config,
+    default_data_dir,
+    is_loopback,
+)
+from storage.errors import Invalid
+
+PREFIX = "STEWARD_"
+DEFAULT_FILE = Path("/etc/steward/steward.toml")
+USUAL_SOCKET = Path("/run/steward") / SOCKET_NAME
+_CLOUD_URLS = (
+    "cloud_directory_url",
+    "cloud_resource_manager_url",
+    "cloud_graph_url",
+    "cloud_metadata_url",
+)
+# Variables of ours that are no settings: of the command line, and what tells where the file is.
+_NO_SETTINGS = frozenset(
+    PREFIX + name
+    for name in (
+        "CONFIG",
+        "ADDR",
+        "TOKEN",
+        "TOKEN_FILE",
+        "NAMESPACE",
+        "HTTP_AUTH",
+        "CACERT",
+        "CAPATH",
+        "CLIENT_CERT",
+        "CLIENT_KEY",
+        "TLS_SERVER_NAME",
+        "SKIP_VERIFY",
+        "CLI_SHOW_HINTS",
+    )
+)
+_OF_JOB_FILES = PREFIX + "VAR_"  # values for the variables of a job file
+_FILES = [name for name, one in FIELDS.items() if one.type is Path and name != "data_dir"]
+_CLAIM = re.compile(
+    r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
+)
+_ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "log_level": ("debug", "info", "warning", "error"),
+    "log_format": ("text", "json"),
+    "alloc_disk_limit": (DISK_OFF, DISK_NOTE, DISK_FAIL),
+}
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Config:
+    """Return the settings from a file, the environment and the command line.
+
+    Without `file` the default one is read if it is there. Raises `Invalid`, which names the
+    setting, its value and where it came from.
+    """
+    settings: dict[str, object] = {}
+    source: dict[str, str] = {}
+    layers = (
+        (str(file or DEFAULT_FILE), _from_file(file)),
+        ("the environment", _from_environment(environment)),
+        ("the command line", dict(flags)),
+    )
+    for origin, values in layers:
+        for name, value in values.items():
+            settings[name] = value
+            source[name] = origin
+    for name, value in settings.items():
+        _check(name, value, source[name])
+    config = msgspec.convert(settings, Config, strict=False, dec_hook=_path)
+    return _completed(config, environment)
+
+
+def _from_file(file: Path | None) -> dict[str, object]:
+    if file is None and not os.path.exists(DEFAULT_FILE):  # also one in a closed directory
+        return {}
+    path = file or DEFAULT_FILE
+    try:
+        values = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise Invalid(f"cannot read the configuration {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{path} is not valid TOML: {error}") from error
+    for name in values.keys() - FIELDS.keys():
+        raise Invalid(f"{path}: unknown setting {name!r}{_nearest(name, FIELDS)}")
+    return values
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
+    """Return what `STEWARD_…` variables set; those of the command line are not settings.
+
+    Raises `Invalid` for one that means nothing to either: it is most likely a slip.
+    """
+    known = _NO_SETTINGS | {PREFIX + name.upper() for name in FIELDS}
+    for name in sorted(environment.keys() - known):
+        if name.startswith(PREFIX) and not name.startswith(_OF_JOB_FILES):
+            raise Invalid(f"the environment: unknown variable {name!r}{_nearest(name, known)}")
+    values: dict[str, object] = {}
+    for name, field in FIELDS.items():
+        text = environment.get(PREFIX + name.upper())
+        if text is None:
+            continue
+        if field.type == dict[str, str]:
+            values[name] = pairs(text.split(","), PREFIX + name.upper())
+        elif field.type == list[str]:
+            values[name] = text.split(",")
+        else:
+            values[name] = text
+    return values
+
+
+def pairs(texts: list[str], origin: str) -> dict[str, str]:
+    """Return `key=value` texts as a map. Raises `Invalid`."""
+    for text in texts:
+        if "=" not in text:
+            raise Invalid(f"{origin}: {text!r} is not of the form key=value")
+    return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
+
+
+def _check(name: str, value: object, origin: str) -> None:
+    """Raise `Invalid` unless a value is of its setting's type and within its choices."""
+    if not _is_text(value):
+        raise Invalid(f"{name} = {value!r} ({origin}): write it as UTF-8, without NUL")
+    try:
+        msgspec.convert(value, FIELDS[name].type, strict=False, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{name} = {value!r} ({origin}): {error}") from error
+    choices = _CHOICES.get(name)
+    if choices and value not in choices:
+        raise Invalid(f"{name} = {value!r} ({origin}): choose one of {', '.join(choices)}")
+
+
+def _is_text(value: object) -> bool:
+    """Tell whether what is written in a value is text: variables of the environment hold any bytes."""
+    if isinstance(value, str | Path):
+        value = str(value)
+        return "\0" not in value and value == value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return all(map(_is_text, (*value, *value.values())))
+    return not isinstance(value, list | tuple) or all(map(_is_text, value))
+
+
+def _path(kind: type, value: object) -> object:
+    """Return a text as a path, the one type that text does not become by itself."""
+    if kind is not Path:
+        raise NotImplementedError(kind)
+    if not isinstance(value, str | Path):
+        raise ValueError("Expected `str`, the path of a file or directory")  # noqa: TRY004  # it is the setting's
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError("there is no such user") from error
+
+
+def _completed(config: Config, environment: Mapping[str, str]) -> Config:
+    """Fill in what depends on the machine and on who runs the daemon. Raises `Invalid`."""
+    for fault in _faults(config):
+        raise Invalid(fault)
+    usual = default_data_dir(environment)
+    data_dir = config.data_dir
+    if data_dir == Path() and not config.dev:
+        data_dir = usual
+    return msgspec.structs.replace(
+        config,
+        data_dir=_absolute(data_dir),
+        socket=config.socket or _usual_socket(environment, is_usual=data_dir == usual),
+        **{name: _absolute(getattr(config, name)) for name in _FILES},
+        node_name=config.node_name or socket.gethostname(),
+    )
+
+
+def _faults(config: Config) -> Iterator[str]:
+    """Yield why settings do not go together, or cannot be what they are."""
+    if config.dev and not is_loopback(config.bind):
+        yield (
+            f"bind = {config.bind!r}: a development daemon listens on loopback only; "
+            "leave --dev out to listen elsewhere"
+        )
+    if config.dev_cloud and not config.dev:
+        yield "dev_cloud = true: anybody may log in with it; it works with --dev only"
+    for name in _CLOUD_URLS:
+        if (url := getattr(config, name)) and not url.startswith(("http://", "https://")):
+            yield f"{name} = {url!r}: write it as https://HOST or http://HOST:PORT"
+    if not config.dev and config.acl is False:
+        yield "acl = false: only a development daemon works without tokens; add --dev"
+    if config.ask_passphrase and config.key_file != Path():
+        yield f"key_file = {str(config.key_file)!r} and ask_passphrase = true: choose one of them"
+    if config.oidc_issuer and not _ISSUER.fullmatch(config.oidc_issuer):
+        yield (
+            f"oidc_issuer = {config.oidc_issuer!r}: write it as https://HOST or https://HOST/PATH, "
+            "without a slash at the end"
+        )
+    for name in config.identity_claims:
+        if not _CLAIM.fullmatch(name):
+            yield (
+                f"identity_claims: {name!r} cannot be a further claim; a name has small letters, "
+                "digits and _, does not begin with nomad_, and is none that every token has"
+            )
+    yield from offered.faults_of_volumes(config.host_volumes)
+    yield from offered.faults_of_networks(config.host_networks)
+    yield from offered.faults_of_commands(config.notify_commands)
+    yield from _faults_of_listening(config)
+    yield from _faults_of_clusters(config)
+
+
+def _faults_of_listening(config: Config) -> Iterator[str]:
+    for name in ("bind", "issuer_bind"):
+        host = getattr(config, name) or "127.0.0.1"
+        if not (is_loopback(host) or config.is_encrypted or config.allow_plain_text):
+            yield (
+                f"{name} = {host!r}: others could read, and change, what is sent there; give "
+                "tls_cert and tls_key, or say allow_plain_text = true as well"
+            )
+    if "*" in config.host_names:
+        yield "host_names: '*' would let any web page in; write the names"
+    if (config.tls_cert == Path()) != (config.tls_key == Path()):
+        yield "tls_cert and tls_key belong together: give both, or neither"
+    if config.tls_client_ca != Path() and not config.is_encrypted:
+        yield f"tls_client_ca = {str(config.tls_client_ca)!r} needs tls_cert and tls_key"
+    for network in config.trusted_proxies:
+        try:
+            ip_network(network)
+        except ValueError as error:
+            yield f"trusted_proxies: {error}; write addresses or networks such as 10.0.0.0/8"
+
+
+def _faults_of_clusters(config: Config) -> Iterator[str]:
+    yield from clusters.faults_of_pools(config.pools, config.node_pool)
+    host, is_encrypted = config.wrapper_host, config.of_wrappers.is_encrypted
+    if config.pools and not (is_loopback(host) or is_encrypted or config.allow_plain_text):
+        yield (
+            f"wrapper_bind = {host!r}: others could read what tasks are given, and change what they "
+            "say; give wrapper_tls_cert and wrapper_tls_key, or say allow_plain_text = true as well"
+        )
+    if (config.wrapper_tls_cert == Path()) != (config.wrapper_tls_key == Path()):
+        yield "wrapper_tls_cert and wrapper_tls_key belong together: give both, or neither"
+    if config.wrapper_url:
+        is_open = config.allow_plain_text or is_loopback(host)
+        yield from clusters.faults_of_address(config.wrapper_url, is_open=is_open)
+
+
+def _usual_socket(environment: Mapping[str, str], *, is_usual: bool) -> str:
+    """Return where operators expect the socket; empty: in the data directory."""
+    if not is_usual:
+        return ""
+    if directory := environment.get("RUNTIME_DIRECTORY"):  # set by systemd
+        return f"{directory}/{SOCKET_NAME}"
+    return str(USUAL_SOCKET) if os.geteuid() == 0 else ""
+
+
+def _absolute(path: Path) -> Path:
+    """Return a path that does not depend on where the daemon stands; none stays none."""
+    return path if path == Path() else path.absolute()

@@ -1,0 +1,78 @@
+"""Ask pip-audit for advisories: about the packages of a bill of materials, and the oldest that a project allows.
+
+    audit.py PIP_AUDIT BILL PROJECT
+
+Exit status 0: none is known; 1: some are, and are printed; 69 (as in environment.sh): not all packages could be
+asked for. pip-audit itself ends with 0 where its service has never heard of a package.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+UNAVAILABLE = 69
+
+
+def main(program: str, bill: str, project: str) -> int:
+    """Ask about both; what is found counts for more than what could not be asked."""
+    found = [
+        audit(program, "what comes with it", shipped(json.loads(Path(bill).read_text()))),
+        audit(program, "the oldest allowed", oldest(tomllib.loads(Path(project).read_text()))),
+    ]
+    return 1 if 1 in found else max(found)
+
+
+def shipped(bill: dict[str, list[dict[str, str]]]) -> list[str]:
+    """Return the packages of a bill of materials as pip pins them."""
+    parts = [one for one in bill["components"] if one["type"] == "library"]
+    return [f"{one['name']}=={one['version']}" for one in parts]
+
+
+def oldest(project: dict[str, dict[str, list[str]]]) -> list[str]:
+    """Return what a project depends on, each in the oldest version that it allows."""
+    pinned = [
+        re.sub(r"^([\w.-]+)>=([\w.]+)$", r"\1==\2", one)
+        for one in project["project"]["dependencies"]
+    ]
+    if loose := [one for one in pinned if "==" not in one]:
+        sys.exit(
+            f"pyproject.toml: write {', '.join(loose)} as name>=version: its oldest is audited"
+        )
+    return pinned
+
+
+def audit(program: str, what: str, pinned: list[str]) -> int:
+    """Print what is known against these packages; return the exit status that says so."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(pinned))
+        file.flush()
+        done = subprocess.run(
+            [program, "--requirement", file.name, "--no-deps", "--disable-pip", "--format", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    try:
+        answers = json.loads(done.stdout)["dependencies"]
+    except ValueError:
+        said = done.stderr.strip().rpartition("\n")[2] or f"status {done.returncode}"
+        print(f"{what}: advisories cannot be had: {said[:200]}")
+        return UNAVAILABLE
+    known = [
+        f"{one['name']} {one['version']}: {each['id']}, mended in {each['fix_versions']}"
+        for one in answers
+        for each in one.get("vulns", ())
+    ]
+    asked = sum("vulns" in one for one in answers)
+    print(f"{what}: {asked} of {len(pinned)} packages could be asked for", *known, sep="\n    ")
+    if known:
+        return 1
+    return 0 if asked == len(pinned) else UNAVAILABLE
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,24 @@
+"""A history that is made of copies is one that the daemon could have made."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from bench import filled
+from storage.check import check
+from storage.store import FILE_NAME
+
+
+def test_copies_of_a_child_and_its_events_make_a_store_with_which_a_daemon_goes_on(
+    tmp_path: Path,
+) -> None:
+    filled.begin(tmp_path)
+    filled.run_one(tmp_path)
+    filled.fill(tmp_path / FILE_NAME, children=20, events=300)
+    assert check(tmp_path) == []
+    filled.run_one(tmp_path)
+    assert check(tmp_path) == []
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        assert filled.count(connection, "allocations") == 21
+        assert filled.count(connection, "evaluations") == 21
+        assert filled.count(connection, "events") >= 300
