@@ -1,74 +1,140 @@
 """Kill the daemon before and after everything that it does that stays, and look for what it promised.
 
-    python -m bench.crash_matrix [--runs 2000] [--seed 1] [--all]
+    python -m bench.crash_matrix [--runs 2000] [--seed 1] [--workers 2] [--into DIRECTORY] [--all]
 
-Prints how often it ended at each kind of point, or with `--all` at each point. The exit status is 1 when a
-promise was broken, or a point was never hit. See `tests/crash/matrix.py`.
+Each scene is lived once without a kill, and then workers take turns of the plan side by side, each with
+daemons of its own. What happened is kept in the directory, a line for each run, so that the same command
+goes on where it was ended. Prints how often it ended at each kind of point, or with `--all` at each point.
+The exit status is 1 when a promise was broken, or a point was never hit. See `tests/crash/matrix.py`.
 """
 
 import argparse
+import multiprocessing
+import os
+import random
+import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import trio
 
-from tests.crash.matrix import PREY, Broken, Matrix, Row, open_matrix
+from tests.crash.lives import open_lives
+from tests.crash.matrix import PREY, Matrix, Row, Way, begun, hits, rehearse
+from tests.crash.points import kind_of, points
 from tests.crash.tally import SIDES
+
+_EVERY = 30.0  # seconds from one line of progress to the next
+_WAYS, _ROWS = "ways.json", "rows-*.jsonl"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--into", type=Path)
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-crash-") as directory:
-        return trio.run(run, Path(directory), options)
+        kept = options.into or Path(directory) / "kept"
+        kept.mkdir(exist_ok=True)
+        return run(Path(directory), kept, options)
 
 
-async def run(directory: Path, options: argparse.Namespace) -> int:
-    began = time.perf_counter()
-    async with open_matrix(directory, options.seed) as matrix:
-        await matrix.rehearse()
-        print(f"{len(matrix.points)} points, rehearsed in {time.perf_counter() - began:.0f} s")
-        broken = ""
-        try:
-            await matrix.run(options.runs, lambda row: tell(matrix, row))
-        except Broken as error:
-            broken = str(error)
-        return report(matrix, began, broken, each=options.all)
+def run(directory: Path, kept: Path, options: argparse.Namespace) -> int:
+    began = time.monotonic()
+    if not (kept / _WAYS).exists():
+        found = trio.run(_rehearsed, directory / "rehearsal")
+        (kept / _WAYS).write_bytes(msgspec.json.encode(found))
+        print(f"rehearsed in {time.monotonic() - began:.0f} s", flush=True)
+    show("no scene comes to", matrix_of(kept, options.seed).missed(points()))
+    done = {row.number for row in rows_of(kept)}
+    left = [number for number in range(options.runs) if number not in done]
+    random.Random(options.seed).shuffle(left)  # so that none gets all that is slow
+    workers = [
+        multiprocessing.get_context("spawn").Process(
+            target=work, args=(directory, kept, options.seed, left[first :: options.workers])
+        )
+        for first in range(options.workers)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        while worker.is_alive():
+            worker.join(_EVERY)
+            rows = rows_of(kept)
+            broken = sum(bool(row.broken) for row in rows)
+            seconds = time.monotonic() - began
+            print(f"{len(rows)} runs, {broken} broken, {seconds:.0f} s", flush=True)
+    return report(rows_of(kept), options)
 
 
-def tell(matrix: Matrix, row: Row) -> None:
-    if len(matrix.rows) % 50 == 0:
-        print(f"{len(matrix.rows)} runs", flush=True)
+async def _rehearsed(directory: Path) -> list[Way]:
+    async with open_lives(directory) as lives:
+        return await rehearse(lives)
 
 
-def report(matrix: Matrix, began: float, broken: str, *, each: bool) -> int:
-    """Print the table; return the exit status."""
-    hits = Counter((row.point, row.side) for row in matrix.rows if row.is_exact)
-    names = {name: name if each else name.rpartition(":")[2] for name in (*matrix.points, *PREY)}
-    kinds: dict[str, list[str]] = {}
-    for name, kind in names.items():
-        kinds.setdefault(kind, []).append(name)
-    width = max(map(len, kinds))
-    print(f"{'':{width}} points before  after")
-    for kind, members in sorted(kinds.items()):
-        before, after = (sum(hits[name, side] for name in members) for side in SIDES)
-        print(f"{kind:{width}} {len(members):6} {before:6} {after:6}")
-    exact = sum(row.is_exact for row in matrix.rows)
-    print(
-        f"{len(matrix.rows)} runs, {exact} of them at their point and the others when its scene was over, "
-        f"{time.perf_counter() - began:.0f} s"
+def matrix_of(kept: Path, seed: int) -> Matrix:
+    """Return the plan, of which all workers have the same."""
+    return Matrix(msgspec.json.decode((kept / _WAYS).read_bytes(), type=list[Way]), seed)
+
+
+def rows_of(kept: Path) -> list[Row]:
+    """Return what was done so far."""
+    lines = [line for file in kept.glob(_ROWS) for line in file.read_bytes().splitlines(True)]
+    whole = (line for line in lines if line.endswith(b"\n"))
+    return sorted(
+        (msgspec.json.decode(line, type=Row) for line in whole), key=lambda row: row.number
     )
-    never = [name for name in matrix.points if not any(hits[name, side] for side in SIDES)]
+
+
+def work(directory: Path, kept: Path, seed: int, numbers: list[int]) -> None:
+    """Do these runs."""
+    trio.run(_work, directory, kept, matrix_of(kept, seed), numbers)
+
+
+async def _work(directory: Path, kept: Path, matrix: Matrix, numbers: list[int]) -> None:
+    place = directory / str(os.getpid())
+    with (kept / _ROWS.replace("*", str(os.getpid()))).open("ab", buffering=0) as file:
+        while numbers:
+            async with begun(place) as lives:
+                is_whole = True
+                while numbers and is_whole:
+                    row = await matrix.run(lives, numbers.pop(0))
+                    file.write(msgspec.json.encode(row) + b"\n")
+                    is_whole = not row.broken
+            shutil.rmtree(place)
+
+
+def report(rows: list[Row], options: argparse.Namespace) -> int:
+    """Print the table; return the exit status."""
+    hit = hits(rows)
+    kinds: dict[str, list[str]] = {}
+    for name in points():
+        kinds.setdefault(name if options.all else kind_of(name), []).append(name)
+    for name in PREY:
+        kinds[name] = [name]
+    width = max(map(len, kinds))
+    print(f"{'':{width}} points   runs before  after broken")
+    for kind, members in kinds.items():
+        mine = [row for row in rows if row.point in members]
+        before, after = (sum(hit[name, side] for name in members) for side in SIDES)
+        broken = sum(bool(row.broken) for row in mine)
+        print(f"{kind:{width}} {len(members):6} {len(mine):6} {before:6} {after:6} {broken:6}")
+    exact = sum(row.is_exact for row in rows)
+    print(
+        f"{len(rows)} runs, {exact} of them at their point and the others when its scene was over; "
+        f"{sum(row.seconds for row in rows):.0f} s of all workers together"
+    )
+    never = [name for name in points() if not any(hit[name, side] for side in SIDES)]
+    broken_rows = [row for row in rows if row.broken]
     show("never hit", never)
-    show("promise broken", [broken] if broken else [])
-    return int(bool(never or broken))
+    show("promise broken", [f"run {row.number}, {row.scene}: {row.broken}" for row in broken_rows])
+    return int(bool(never or broken_rows) or len(rows) < options.runs)
 
 
 def show(what: str, lines: Iterable[str]) -> None:

@@ -274,6 +274,7 @@ async def _run_parts(
                     (),
                     wrapper_listeners.places,
                     most=wrapper.MOST,
+                    doorkeeper=wrapper.doorkeeper(),
                 )
             )
             parts.callback(engine.desk.close)

@@ -84,6 +84,10 @@ class Wrappers(Protocol):
     Raises `Denied` for a secret that is nobody's, and errors that have the `status` of an answer.
     """
 
+    def admit(self, secret: str) -> None:
+        """Let everybody pass who shows a secret of an attempt, also of one that is forgotten."""
+        ...
+
     async def claim(self, secret: str, *, nonce: str, job_id: str, host: str) -> IO[bytes]:
         """Give an attempt away; return the open file with what it brings along."""
         ...

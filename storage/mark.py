@@ -6,6 +6,7 @@ was closed in order afterwards. It is written behind each commit and not waited 
 may leave one that is too low, never one that is too high.
 """
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -27,10 +28,15 @@ class Mark:
         self.index = int(found[2]) if found else 0
 
     def begin(self, index: int) -> None:
-        """Note that the file is open from now on. Raises `OSError`."""
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._write("open", index)
-        os.fsync(self._descriptor)
+        """Note that the file is open from now on; on a full disk, with the first write that has room.
+
+        Until then it says what it did before, which is too low. Raises `OSError`.
+        """
+        try:
+            os.fsync(self._write("open", index))
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
 
     def note(self, index: int) -> None:
         """Note that everything up to this index is on disk."""
@@ -46,9 +52,13 @@ class Mark:
         os.close(self._descriptor)
         self._descriptor = None
 
-    def _write(self, state: str, index: int) -> None:
-        if self._descriptor is not None:
-            os.pwrite(self._descriptor, _TEXT.format(state=state, index=index).encode(), 0)
+    def _write(self, state: str, index: int) -> int:
+        """Write the mark; return the descriptor of its file. Raises `OSError`."""
+        if self._descriptor is None:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._descriptor = os.open(self._path, flags, 0o600)
+        os.pwrite(self._descriptor, _TEXT.format(state=state, index=index).encode(), 0)
+        return self._descriptor
 
 
 def forget(directory: Path) -> None:

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TypeVar
@@ -105,6 +105,14 @@ class Store:
         """Return a number that grows whenever others may see something new."""
         return self._topics.published
 
+    @property
+    def moment(self) -> int | None:
+        """Return a number that is another one after every change; None while one is being made.
+
+        What was worked out from the file holds as long as the moment is the same.
+        """
+        return None if self._writer.is_committing else self._writer.index
+
     def wake_all(self) -> None:
         """Wake everyone who watches anything: they look again."""
         self._topics.wake_all()
@@ -116,14 +124,9 @@ class Store:
             reader.close()
 
 
-@contextmanager
-def noting(note: Callable[[Transaction], None]) -> Iterator[None]:
+def noting(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
     """Have every write of this block that changes something do `note` as well, as a part of it."""
-    before = _NOTE.set(note)
-    try:
-        yield
-    finally:
-        _NOTE.reset(before)
+    return origin.Bound(_NOTE, note)
 
 
 @asynccontextmanager

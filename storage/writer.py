@@ -100,6 +100,9 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
+        self.is_committing = (
+            False  # what readers see may be another thing from one look to the next
+        )
         self.index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
         self._log_number = self._log.stat().st_ino
 
@@ -135,7 +138,9 @@ class Writer:
                 continue
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             with trio.CancelScope(shield=True):
+                self.is_committing = True
                 await self._commit(batch)
+                self.is_committing = False
             self._keep_log()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Grants that are known already: what policies mean is worked out once, not for each request.
+"""What is known already: who shows a secret, and what policies mean, worked out once.
 
-Remembered for as long as no policy and no role changes; a reader of a later moment of the file
-never gets what an earlier one meant.
+Grants are remembered for as long as no policy and no role changes, callers for as long as nothing
+at all does; a reader of a later moment of the file never gets what an earlier one meant.
 """
 
 import logging
@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from daemon.acl.builtin import DEFAULT_RULES
+from daemon.acl.check import Caller
 from daemon.acl.grant import Grant, NamedPolicy
 from daemon.acl.policies import Rules, for_entity, parse
 from storage.errors import Malformed
@@ -20,9 +21,10 @@ from storage.records.identity import Entity
 
 log = logging.getLogger("steward.acl")
 
-MOST = 1000  # sets of policies; each costs some kilobytes
+MOST = 1000  # sets of policies, or callers; each costs some kilobytes
 
 _Key = tuple[tuple[str, ...], tuple[str, ...], bytes]
+Shown = tuple[bytes, str]  # the hash of a secret, and the address that it comes from
 Moment = tuple[int, int]  # indexes of the last change of a policy, and of a role
 
 
@@ -63,6 +65,27 @@ class Grants:
                 self._rules[name] = rules
                 found.append((name, for_entity(rules, entity)))
         return Grant(found)
+
+
+class Callers:
+    """Callers by what they show, at one moment of the store (`Store.moment`)."""
+
+    def __init__(self) -> None:
+        self._moment: int | None = None
+        self._callers: dict[Shown, Caller] = {}
+
+    def find(self, shown: Shown, moment: int | None) -> Caller | None:
+        """Return who shows this, if that is known of this moment."""
+        return self._callers.get(shown) if moment == self._moment else None
+
+    def keep(self, shown: Shown, moment: int | None, caller: Caller) -> None:
+        """Remember who shows this, unless that may change while it is looked at."""
+        if moment is None:
+            return
+        if moment != self._moment or len(self._callers) >= MOST:
+            self._moment = moment
+            self._callers.clear()
+        self._callers[shown] = caller
 
 
 def names_of(db: Snapshot, token: Token, entity: Entity | None = None) -> list[str]:

@@ -172,7 +172,7 @@ ROUTES: tuple[Route, ...] = (
         methods=frozenset({"GET", "POST"}),
     ),
     Read("/v1/jobs/launches", dispatch.coming, LIST, ("periodic",)),
-    Read("/v1/job/{job_id}", jobs.read, READ, _JOB),
+    Read("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",)),
     Write("POST", "/v1/job/{job_id}", jobs.update, SUBMIT),
     Write("DELETE", "/v1/job/{job_id}", jobs.stop, STOP),
     Read(

@@ -14,6 +14,7 @@ from daemon.web.request import Request, Route, Stream, Write
 from storage.errors import Denied, StewardError
 
 MOST = 160 * 1024  # bytes of a body: wrappers send pieces of at most 128 KiB
+_PLACE = "/v1/wrapper/"
 _SPAN = 20.0  # seconds that a wrapper waits for an order
 _PLAIN = "text/plain; charset=utf-8"
 _PACKED = "application/gzip"
@@ -25,19 +26,36 @@ _TOO_OFTEN = text("too many secrets that are nobody's: ask again later", 429)
 Answer = Callable[[Wrappers, Request], Awaitable[Reply]]
 
 
-def _answering(answer: Answer, failures: Failures) -> Callable[[Request], Awaitable[Reply]]:
-    """Return a handler that turns away who shows no secret of ours, and in time does not listen."""
+def doorkeeper() -> Callable[[Request], Reply | None]:
+    """Return what refuses who shows no secret of ours before anything of a body is read, and in time does not listen."""
+    failures = Failures()
 
-    async def handler(request: Request) -> Reply:
+    def refusal(request: Request) -> Reply | None:
         desk = request.parts.wrappers
+        if not request.path.startswith(_PLACE):
+            return None
         if desk is None or not request.token:
             return text("show the secret of an attempt", 401)
         try:
-            return await answer(desk, request)
+            desk.admit(request.token)
         except Denied:
             if failures.are_too_many(request.address, request.parts.clock.now()):
                 return _TOO_OFTEN
             raise
+        return None
+
+    return refusal
+
+
+def _answering(answer: Answer) -> Callable[[Request], Awaitable[Reply]]:
+    """Return a handler that has the desk answer."""
+
+    async def handler(request: Request) -> Reply:
+        desk = request.parts.wrappers
+        if desk is None:
+            raise Denied
+        try:
+            return await answer(desk, request)
         except OSError as error:  # the disk: what could not be taken is sent again
             return text(f"{error.strerror or error}", 507)
         except StewardError as error:
@@ -104,14 +122,12 @@ async def result(desk: Wrappers, request: Request) -> Reply:
 
 
 def routes() -> list[Route]:
-    """Return all that a listener for wrappers answers; who guesses there is known there alone."""
-    failures = Failures()
+    """Return all that a listener for wrappers answers."""
     calls = {"claim": claim, "files": files, "log/{kind}": log, "result": result}
-    listening = _answering(orders, failures)
     return [
-        Stream("/v1/wrapper/orders", listening, ANYONE),
+        Stream(f"{_PLACE}orders", _answering(orders), ANYONE),
         *(
-            Write("POST", f"/v1/wrapper/{path}", _answering(answer, failures), ANYONE)
+            Write("POST", f"{_PLACE}{path}", _answering(answer), ANYONE)
             for path, answer in calls.items()
         ),
     ]

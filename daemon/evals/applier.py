@@ -162,7 +162,7 @@ def _finish(
         queued_allocations=plan.queued,
         next_eval=plan.evaluations[-1].id if plan.evaluations else "",
     )
-    needs = least_room(state.job, plan) if plan.blocked else NO_ROOM
+    needs = least_room(state, plan) if plan.blocked else NO_ROOM
     if plan.blocked and evaluation.status == EvalStatus.BLOCKED:
         again = msgspec.structs.replace(
             done,

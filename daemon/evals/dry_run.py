@@ -49,7 +49,7 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
         Trigger.JOB_REGISTER,
         job_modify_index=0 if is_same else planned.job_modify_index,
     )
-    state = load(db, evaluation)
+    state = load(db, evaluation, kind=planned.type)
     alone = _as_one_instance(planned)
     state = msgspec.structs.replace(
         state, job=alone, versions={**state.versions, planned.version: alone}

@@ -179,7 +179,11 @@ def _displaced(
     db: Snapshot, found: list[Allocation], group: TaskGroup, present: set[str]
 ) -> Iterator[Reason]:
     """Say for whom something had to go whose place nothing has taken; of other namespaces it is not said."""
-    newest = {one.name: one for one in reversed(found) if one.task_group == group.name}
+    newest = {
+        one.name: one
+        for one in reversed(found)
+        if one.task_group == group.name and one.index < group.count
+    }
     for one in sorted(newest.values(), key=lambda one: one.index):
         if one.desired_status != DesiredStatus.EVICT or one.name in present:
             continue

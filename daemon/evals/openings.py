@@ -5,6 +5,7 @@ which what they lack has appeared: memory, CPU and disk as numbers, all else as 
 """
 
 from collections import defaultdict
+from collections.abc import Iterable
 from functools import cached_property
 
 import msgspec
@@ -14,10 +15,11 @@ from daemon.scheduler.nodes.feasible import in_pool
 from daemon.scheduler.nodes.fit import Need, need_of
 from daemon.scheduler.nodes.preempt import Tenants
 from daemon.scheduler.nodes.queue import room_of
-from daemon.scheduler.state import NodeState, Plan
+from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage.queries import evaluations, holdings
 from storage.queries.evaluations import NO_ROOM
 from storage.readers import Snapshot
+from storage.records.allocation import AllocatedResources, DesiredStatus
 from storage.records.group import TaskGroup
 from storage.records.holder import Holder
 from storage.records.job import Job
@@ -65,13 +67,14 @@ def _besides(job: Job, need: Need) -> Besides:
     )
 
 
-def least_room(job: Job | None, plan: Plan) -> evaluations.Room:
+def least_room(state: ClusterState, plan: Plan) -> evaluations.Room:
     """Return the least room that lets one allocation of a group that did not fit be placed.
 
     All zero when no group waits for room: then only a change of the nodes can help. Where one does
-    and another does not, any room is worth a look. What several groups need besides is not kept.
+    and another does not, any room is worth a look. What several groups need besides is not kept, nor
+    what a group does whose older allocations give back what they hold once they are replaced.
     """
-    needs = []
+    job, needs = state.job, []
     for name, metric in plan.failed.items():
         group = job.group(name) if job else None
         needs.append(need_of(group) if group is not None and metric.nodes_exhausted else None)
@@ -80,15 +83,35 @@ def least_room(job: Job | None, plan: Plan) -> evaluations.Room:
         return NO_ROOM
     if len(known) < len(needs):
         return _ANY_ROOM
+    given_back = _given_back(job, state, plan)
     besides = (
-        _besides(job, known[0]) if len(known) == 1 else Besides(type=job.type, pool=job.node_pool)
+        Besides(type=job.type, pool=job.node_pool)
+        if given_back or len(known) > 1
+        else _besides(job, known[0])
     )
+    # Of all that may be replaced the most that any of them holds: rather a look too many.
     return evaluations.Room(
-        cpu=min(need.cpu for need in known),
-        memory=min(need.memory for need in known),
-        disk=min(need.disk for need in known),
+        cpu=_beyond((need.cpu for need in known), (one.cpu for one in given_back)),
+        memory=_beyond((need.memory for need in known), (one.memory for one in given_back)),
+        disk=_beyond((need.disk for need in known), (one.disk for one in given_back)),
         besides=msgspec.json.encode(besides).decode(),
     )
+
+
+def _given_back(job: Job, state: ClusterState, plan: Plan) -> list[AllocatedResources]:
+    """Return what those hold that end when another of the groups that did not fit takes their place."""
+    return [
+        one.placement.resources
+        for one in state.allocations
+        if one.task_group in plan.failed
+        and one.job_version != job.version
+        and one.desired_status == DesiredStatus.RUN
+        and not one.client_terminal
+    ]
+
+
+def _beyond(needed: Iterable[int], held: Iterable[int]) -> int:
+    return max(min(needed) - max(held, default=0), 0)
 
 
 class Openings:

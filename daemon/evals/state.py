@@ -16,16 +16,21 @@ from storage.records.node import Node
 
 
 def load(
-    db: Snapshot, evaluation: Evaluation, states: tuple[NodeState, ...] | None = None
+    db: Snapshot,
+    evaluation: Evaluation,
+    states: tuple[NodeState, ...] | None = None,
+    *,
+    kind: str | None = None,
 ) -> ClusterState:
     """Return the job of an evaluation with its allocations, and all nodes with what they hold.
 
-    `states` are the nodes if it is known already what they will hold.
+    `states` are the nodes if it is known already what they will hold; `kind` is the type that the
+    job is going to have, if that is not the one that it has.
     """
     namespace, job_id = evaluation.namespace, evaluation.job_id
     is_there = jobs.definition_index(db, namespace, job_id) is not None
     job = jobs.current(db, namespace, job_id) if is_there else None
-    found, ended = _allocations(db, namespace, job_id, job.type if job else None)
+    found, ended = _allocations(db, namespace, job_id, kind or (job.type if job else None))
     versions = {job.version: job} if job else {}
     for number in {one.job_version for one in found} - versions.keys():
         if (earlier := jobs.version(db, namespace, job_id, number)) is not None:

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 
 from daemon.clock import Clock
 from daemon.config import Config
+from storage.errors import Refused
 from storage.records.base import SECOND
 
 log = logging.getLogger("steward.identity.devcloud")
@@ -165,11 +166,17 @@ def _refused(status: int, code: str, message: str) -> Said:
 
 @asynccontextmanager
 async def open_devcloud(clock: Clock, port: int = PORT) -> AsyncIterator[DevCloud]:
-    """Serve a small cloud on loopback while the block runs; port 0 picks one."""
+    """Serve a small cloud on loopback while the block runs; port 0 picks one. Raises `Refused`."""
     key = await trio.to_thread.run_sync(
         partial(generate_private_key, public_exponent=65537, key_size=2048)
     )
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    try:
+        listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    except OSError as error:
+        raise Refused(
+            f"the cloud for development cannot listen on port {port}: {error.strerror}; "
+            "choose another with dev_cloud_port"
+        ) from error
     number = listeners[0].socket.getsockname()[1]
     cloud = DevCloud(f"http://127.0.0.1:{number}", clock, key)
     async with trio.open_nursery() as nursery:

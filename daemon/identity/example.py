@@ -7,8 +7,8 @@ from daemon.clock import Clock
 from daemon.fields import Fields
 from daemon.identity import devcloud, mounts, roles
 from daemon.identity.methods import Methods
+from storage.queries import identity, policies
 from storage.queries import mounts as stored_mounts
-from storage.queries import policies
 from storage.records.acl import Policy
 from storage.store import Store
 from storage.writer import Transaction
@@ -25,14 +25,16 @@ namespace "default" {
 
 
 async def prepare(store: Store, methods: Methods, clock: Clock, ids: Iterator[str]) -> None:
-    """Set up what a machine of the small cloud needs to log in; what is there already stays."""
-    if store.read(lambda db: stored_mounts.find(db, PATH)) is not None:
+    """Set up what a machine of the small cloud needs to log in; what is there already stays.
+
+    The configuration comes last: where there is a mount without one, a start was cut short.
+    """
+    mount = store.read(lambda db: stored_mounts.find(db, PATH))
+    if mount is None:
+        mount = mounts.new_mount(PATH, Fields({"type": "cloudid"}), next(ids))
+        await mounts.enable(store, mount)
+    elif mount.accessor in store.read(identity.configured):
         return
-    mount = mounts.new_mount(PATH, Fields({"type": "cloudid"}), next(ids))
-    await mounts.enable(store, mount)
-    await methods.configure(
-        mount, Fields({"tenant_id": devcloud.TENANT, "resource": devcloud.RESOURCE})
-    )
     await roles.write(
         store,
         mount,
@@ -53,3 +55,6 @@ async def prepare(store: Store, methods: Methods, clock: Clock, ids: Iterator[st
             named.put(tx, named.check_policy(Policy(name=POLICY, rules=_RULES, modified_at=now)))
 
     await store.write(write)
+    await methods.configure(
+        mount, Fields({"tenant_id": devcloud.TENANT, "resource": devcloud.RESOURCE})
+    )

@@ -164,7 +164,9 @@ class AllocRunner:
         return self._discovery.results
 
     def _ended_early(self) -> list[TaskRunner]:
-        """Return the tasks that have ended, though the allocation goes on."""
+        """Return the tasks that have ended, though the allocation goes on; none of one that is to stop."""
+        if self._stop_wanted.is_set():  # its end was seen to, and would not be again
+            return []
         found = [
             self._tasks[task.name] for task in self._instance.tasks if hook(task) != Hook.POSTSTOP
         ]

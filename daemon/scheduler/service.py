@@ -59,6 +59,8 @@ def _changes(situation: Situation, state: ClusterState) -> dict[str, GroupChange
         by_group[group.name] = []
     for allocation in state.allocations:
         by_group[allocation.task_group].append(allocation)
+    for name in state.ended:
+        by_group.setdefault(name, [])
     return {name: reconcile(situation, name, known) for name, known in by_group.items()}
 
 

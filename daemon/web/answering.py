@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -56,6 +56,7 @@ _UNKNOWN_REGION = Reply(
 )
 
 Body = Callable[[], Awaitable[bytes]]
+Doorkeeper = Callable[[Request], Reply | None]
 
 
 class Unread(Exception):
@@ -64,6 +65,19 @@ class Unread(Exception):
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply)
         self.reply = reply
+
+
+class Way(msgspec.Struct, frozen=True):
+    """Where a request leads: its path with percent signs resolved, and what serves it there.
+
+    `route` is the one for its method; pages and the secrets side have tables of their own.
+    """
+
+    path: str
+    is_secret: bool = False  # of the secrets side, whose answers are short and have secrets in them
+    routes: Sequence[Route] = ()
+    route: Route | None = None
+    parameters: Mapping[str, str] = {}
 
 
 class Answering:
@@ -76,8 +90,11 @@ class Answering:
         endpoints: Iterable[Endpoint],
         closing: trio.Event,
         pages: Iterable[Page] = (),
+        doorkeeper: Doorkeeper | None = None,
     ) -> None:
+        """`doorkeeper` may refuse a request whose body has not been read, after the guard."""
         self._parts, self._closing = parts, closing
+        self._doorkeeper = doorkeeper
         self.router: Router[Route] = Router(routes)
         self.pages = Pages(parts, pages, self._asked)
         self._secrets_side = SecretsSide(parts, endpoints)
@@ -87,54 +104,67 @@ class Answering:
         self._kept = Kept()
         self._crowd = Crowd()
 
-    async def answer(self, head: Head, body: Body) -> Finished:
+    def way(self, head: Head) -> Way:
+        """Return where a request leads."""
+        path = heads.path(head.target)
+        if SecretsSide.serves(path):
+            return Way(path, is_secret=True)
+        if "//" in path:
+            return Way(path)
+        routes, parameters = self.router.find(path)
+        return Way(path, False, routes, _for_method(routes, head.method), parameters)
+
+    async def answer(self, head: Head, body: Body, way: Way | None = None) -> Finished:
         """Answer one request, under the id that its sender or else we give it.
 
         `body` gives all of it, or raises `Unread`; it is not asked for when the head is refused.
+        `way` is where it leads, if that has been found out.
         """
         request_id = self.id_of(head.headers)
         with origin.serving(request_id):
-            answer = await self._answered(head, body)
+            answer = await self._answered(head, body, way or self.way(head))
         answer.headers[REQUEST_ID] = request_id
         return answer
 
-    def is_hot(self, head: Head) -> bool:
-        """Tell whether a request leads to a route that is answered at once, in one piece.
-
-        A read that names an index may wait for news, in whatever way that is written.
-        """
-        path = heads.path(head.target)
-        if SecretsSide.serves(path):
-            try:
-                return self._secrets_side.is_hot(head.method, path)
-            except StorageError:  # whoever answers says so
-                return False
-        routes, _ = self.router.find(path)
-        route = _for_method(routes, head.method)
+    def is_hot(self, head: Head, way: Way) -> bool:
+        """Tell whether a request leads to a route for small requests, answered in one piece."""
+        route = way.route
         if isinstance(route, Read):
-            return head.method == "GET" and not route.long and not _MAY_WAIT.search(head.query)
-        return isinstance(route, Write) and route.hot
+            return head.method == "GET" and not route.long
+        if isinstance(route, Write):
+            return route.hot
+        try:
+            return way.is_secret and self._secrets_side.is_hot(head.method, way.path)
+        except StorageError:  # whoever answers says so
+            return False
+
+    def may_wait(self, head: Head) -> bool:
+        """Tell whether an answer may take its time: of a write, and of a read that names an index.
+
+        In whatever way that is written.
+        """
+        return head.method != "GET" or _MAY_WAIT.search(head.query) is not None
 
     def id_of(self, headers: Mapping[str, str]) -> str:
         """Return what a request is called in the log."""
         given = headers.get(REQUEST_ID.lower(), "")
         return given if _AN_ID.fullmatch(given) else next(self._parts.ids)
 
-    async def _answered(self, head: Head, body: Body) -> Finished:
+    async def _answered(self, head: Head, body: Body, way: Way) -> Finished:
         """Answer one request; the last resort turns a defect into a plain 500."""
-        path = heads.path(head.target)
-        address = self.address(head)
+        path, address = way.path, self.address(head)
         trail = self._parts.audit.begin(head.method, path, head.query, address)
         pretty = gzipped = False
         try:
-            # What the secrets side says is short, and has secrets in it.
-            is_secret = SecretsSide.serves(path)
-            gzipped = "gzip" in head.headers.get("accept-encoding", "") and not is_secret
+            gzipped = "gzip" in head.headers.get("accept-encoding", "") and not way.is_secret
             query = Query(head.query, namespace=heads.namespace(head.headers, path))
             pretty = query.text("pretty", "0") != "0"
-            asked = self._request(head, path=path, query=query, address=address)
             with trail.watching():
-                reply = await self._reply(head, body, asked, trail)
+                reply = self._refusal(head, way, query, address)
+                if reply is None:
+                    # The server closes a connection whose request was not read.
+                    asked = self._request(head, way, query, address, await body())
+                    reply = await self._reply(head, asked, way, trail)
         except StewardError as error:
             reply = of_error(error)
         except Unread as error:
@@ -142,34 +172,38 @@ class Answering:
         except Exception:
             log.exception("request failed: %s %s", head.method, path)
             reply = text("internal error: see the daemon's log", 500)
-        trail.ended(reply.status, said(reply))
+        trail.ended(reply.status, said(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
         return finished(reply, pretty=pretty, gzipped=gzipped)
 
-    async def _reply(self, head: Head, body: Body, asked: Request, trail: Trail) -> Reply:
-        if refusal := self.guard.refusal(head.method, head.headers):
-            return refusal
-        # The server closes a connection whose request was not read.
-        asked = msgspec.structs.replace(asked, body=await body())
-        path, query, headers = asked.path, asked.query, head.headers
-        if self._secrets_side.serves(path) and path == heads.cleaned(path):
-            return await self._secrets_side.answer(asked, headers, trail)
-        if self.pages.has(path):
-            return await self.pages.answer(asked, headers, trail, is_secure=head.is_secure)
-        routes, parameters = self.router.find(path) if "//" not in path else ([], {})
-        if not routes:
-            return self._elsewhere(path, head.query)
-        route = _for_method(routes, head.method)
+    def _refusal(self, head: Head, way: Way, query: Query, address: str) -> Reply | None:
+        """Return what refuses a request before its body is read."""
+        refusal = self.guard.refusal(head.method, head.headers)
+        if refusal is None and self._doorkeeper is not None:
+            refusal = self._doorkeeper(self._request(head, way, query, address, b""))
+        return refusal
+
+    async def _reply(self, head: Head, asked: Request, way: Way, trail: Trail) -> Reply:
+        route = way.route
         if route is None:
-            return text("Invalid method", 405)
+            return await self._without_route(head, asked, way, trail)
         if isinstance(route, Talk):
             return text(NO_UPGRADE, 500)
         if "GET" in route.methods:
-            _check_everywhere(query)
-        if _is_for_another(query, route, self._parts.config.region):
+            _check_everywhere(asked.query)
+        if _is_for_another(asked.query, route, self._parts.config.region):
             return _UNKNOWN_REGION
-        asked = msgspec.structs.replace(asked, parameters=parameters, needs=route.needs)
         return await self._served(route, asked, trail)
+
+    async def _without_route(self, head: Head, asked: Request, way: Way, trail: Trail) -> Reply:
+        """Answer what the other tables may have, or nothing has."""
+        if way.is_secret and way.path == heads.cleaned(way.path):
+            return await self._secrets_side.answer(asked, head.headers, trail)
+        if self.pages.has(way.path):
+            return await self.pages.answer(asked, head.headers, trail, is_secure=head.is_secure)
+        if way.routes:
+            return text("Invalid method", 405)
+        return self._elsewhere(way.path, head.query)
 
     async def _served(self, route: Read | Write | Stream, asked: Request, trail: Trail) -> Reply:
         """Answer a request for which there is a route. Raises `Denied`, and what its handler raises."""
@@ -214,21 +248,21 @@ class Answering:
             await trail.acted()
         return reply
 
-    def _request(self, head: Head, *, path: str, query: Query, address: str) -> Request:
-        """Return a request, not read yet, of somebody who is not known yet."""
+    def _request(self, head: Head, way: Way, query: Query, address: str, body: bytes) -> Request:
+        """Return a request of somebody who is not known yet."""
         return Request(
             parts=self._parts,
             method=head.method,
-            path=path,
-            parameters={},
+            path=way.path,
+            parameters=way.parameters,
             query=query,
-            body=b"",
-            token=heads.token(head.headers, path),
+            body=body,
+            token=heads.token(head.headers, way.path),
             address=address,
             peer=head.peer,
             accept=head.headers.get("accept", ""),
             caller=STRANGER,
-            needs=ANYONE,
+            needs=way.route.needs if way.route else ANYONE,
         )
 
     def address(self, head: Head) -> str:
@@ -280,7 +314,7 @@ def _escaped(target: str) -> str:
     )
 
 
-def _for_method(routes: list[Route], method: str) -> Route | None:
+def _for_method(routes: Sequence[Route], method: str) -> Route | None:
     for route in routes:
         if method in route.methods or (isinstance(route, Read) and route.any_method):
             return route
@@ -289,6 +323,8 @@ def _for_method(routes: list[Route], method: str) -> Route | None:
 
 def _check_everywhere(query: Query) -> None:
     """Refuse what the peer refuses on every read, whether it means anything there or not."""
+    if not query:
+        return
     try:
         query.flag("stale")
     except BadParameter:

@@ -27,6 +27,8 @@ def parameters(request: Request) -> tuple[int, float]:
 
     Raises `Malformed` with the peer's texts.
     """
+    if not request.query:
+        return 0, LONGEST_WAIT / SECOND
     index = request.query.text("index")
     if index and not (index.isascii() and index.isdecimal() and whole(index) < 2**64):
         raise Malformed("Invalid index")
@@ -84,7 +86,10 @@ async def _read(route: Read, request: Request, kept: Kept) -> Reply:
     store = request.parts.store
     if route.long:
         return await store.read_long(lambda db: route.handler(request, db))
-    return store.read(lambda db: kept.reply(route, request, db))
+    moment = store.moment
+    if (reply := kept.at(moment, route, request)) is not None:
+        return reply
+    return store.read(lambda db: kept.reply(route, request, db, moment))
 
 
 def _topics(route: Read, request: Request) -> list[str]:

@@ -1,10 +1,10 @@
 """The lean door: small requests answered without the framework, on the same listeners.
 
-What a client sends is answered here when it is one whole request for a route that answers at once
+What a client sends is answered here when it is one whole request for a route of small requests
 (`Answering.is_hot`), written in the plainest form that HTTP/1.1 has. The checks, the handlers and the
 answers are the same (`answering.py`). All else goes, with the bytes that have come and the time since
 when the client is idle, to the server behind, which has the connection from then on: it alone
-refuses, waits, streams, and closes.
+refuses, streams, and closes.
 
 No request can hide in another: what is answered here is all that has come, there is one way to read
 its form, and two readings of its length, by the C parser and by ours, have to agree
@@ -14,7 +14,9 @@ its form, and two readings of its length, by the C parser and by ours, have to a
 import os
 import re
 import socket
+from collections.abc import Coroutine
 from contextlib import suppress
+from math import inf
 
 import httptools
 import msgspec
@@ -22,13 +24,15 @@ import trio
 from hypercorn.config import Config as ServerConfig
 from hypercorn.utils import parse_socket_addr
 
-from daemon.web.answering import Answering
+from daemon.web.answering import Answering, Way
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished
 from daemon.web.sending import send_now, send_patiently
 
 MOST = 64 * 1024  # bytes that are read at once
+_EXACT = 1.0  # seconds, to which the end of an idle connection is known here
+_SHORT = 60.0  # seconds that no read takes which does not wait
 SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
 _MOST_HEAD = 8 * 1024  # bytes
 
@@ -119,6 +123,7 @@ class Lean:
         self._answering, self._settings = answering, settings
         self._idle: set[trio.CancelScope] = set()
         self._is_closing = False
+        self._added, self._added_at = b"", -inf  # to every answer, and since when on Trio's clock
 
     def close(self) -> None:
         """Hand over every connection: those that are idle now, others when they are answered."""
@@ -128,69 +133,87 @@ class Lean:
 
     async def serve(self, stream: trio.SocketStream, peer: Peer | None) -> Handed | None:
         """Answer requests until one is not for here; return the connection, None if it is over."""
-        has_asked = False
+        data, since, has_asked = b"", trio.current_time(), False
         try:
             address = parse_socket_addr(stream.socket.family, stream.socket.getpeername())
             client = address[0] if address else ""
-            while True:
-                since = trio.current_time()
-                data = await self._begun(stream, since + self._settings.keep_alive_timeout)
-                if data is None:
-                    return None
-                request = plain(data)
-                if request is not None and request.missing:
-                    request, data = await _whole(stream, data)
-                if request is None:
-                    return Handed(data, since, has_asked)
-                head = _head(request, client, peer)
-                if not self._answering.is_hot(head):
-                    return Handed(data, since, has_asked)
-                answer = await self._answer(stream, head, request.body)
-                if answer is None:
-                    return None
-                rest = send_now(stream, self._written(answer, is_last=request.is_last))
-                await send_patiently(stream, rest)
-                if request.is_last:
-                    return None
-                has_asked = True
+            # One for all requests: to open another for each would cost a seventh of it.
+            with trio.CancelScope() as idleness:
+                while not self._is_closing:
+                    self._limit(idleness, since)
+                    data = await self._begun(stream, idleness)
+                    if not data:
+                        return None
+                    if idleness.cancel_called:
+                        break
+                    request, data = await _whole(stream, data, idleness)
+                    if request is None or (hot := self._hot(request, client, peer)) is None:
+                        break
+                    if not await self._answered(stream, *hot, request, idleness):
+                        return None
+                    # What was answered is over: whoever has the connection next is not to see it.
+                    data, since, has_asked = b"", trio.current_time(), True
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
+        return Handed(data, since, has_asked)
 
-    async def _begun(self, stream: trio.SocketStream, deadline: float) -> bytes | None:
-        """Return what comes, or nothing if the connection is to be closed; None if the client has gone."""
-        with trio.CancelScope(deadline=deadline) as scope:
-            if self._is_closing:
-                return b""
-            self._idle.add(scope)
-            try:
-                return await _received(stream) or None
-            finally:
-                self._idle.discard(scope)
-        return b""
+    def _limit(self, idleness: trio.CancelScope, since: float) -> None:
+        """Let a wait that begins end in time; who ends it a little early has the server behind wait."""
+        latest = since + self._settings.keep_alive_timeout
+        if not latest - _EXACT <= idleness.deadline <= latest:
+            idleness.deadline = latest
 
-    async def _answer(self, stream: trio.SocketStream, head: Head, body: bytes) -> Finished | None:
-        """Return the answer to a request, or None if its client has gone before."""
+    async def _begun(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
+        """Return what comes; nothing when the client has gone."""
+        self._idle.add(idleness)
+        try:
+            return await _received(stream)
+        finally:
+            self._idle.discard(idleness)
 
-        async def given() -> bytes:
-            return body
+    def _hot(self, request: Plain, client: str, peer: Peer | None) -> tuple[Head, Way] | None:
+        """Return what is asked for, and where that leads, if it is answered here."""
+        head = _head(request, client, peer)
+        way = self._answering.way(head)
+        return (head, way) if self._answering.is_hot(head, way) else None
 
-        if head.method == "GET":  # a read, which does not wait
-            return await self._answering.answer(head, given)
-        answer = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-            answer = await self._answering.answer(head, given)
-            nursery.cancel_scope.cancel()
-        return answer
+    async def _answered(
+        self,
+        stream: trio.SocketStream,
+        head: Head,
+        way: Way,
+        request: Plain,
+        idleness: trio.CancelScope,
+    ) -> bool:
+        """Answer a request; tell whether the connection goes on."""
+
+        async def body() -> bytes:
+            return request.body
+
+        answering = self._answering.answer(head, body, way)
+        if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
+            idleness.deadline = inf  # nobody is cut short while he waits for his answer
+            answer = await _unless_gone(stream, answering)
+        else:
+            answer = await answering
+        if answer is None:
+            return False
+        if rest := send_now(stream, self._written(answer, is_last=request.is_last)):
+            idleness.deadline = inf
+            await send_patiently(stream, rest)
+        return not request.is_last
 
     def _written(self, answer: Finished, *, is_last: bool) -> bytes:
         """Return an answer as it goes over the wire, in the form of the server behind."""
-        lines = [f"HTTP/1.1 {answer.status} "]
-        lines += [f"{name.lower()}: {value}" for name, value in answer.headers.items()]
-        lines.append(f"content-length: {len(answer.body)}")
-        added = [b"%s: %s" % pair for pair in self._settings.response_headers("h11")]
-        added += [b"Connection: close"] if is_last else []
-        return b"\r\n".join(("\r\n".join(lines).encode(), *added, b"", answer.body))
+        now = trio.current_time()
+        if now >= self._added_at + 1:  # a date has no parts of a second
+            pairs = self._settings.response_headers("h11")
+            self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
+        lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
+        length = len(answer.body)
+        head = f"HTTP/1.1 {answer.status} \r\n{''.join(lines)}content-length: {length}\r\n"
+        last = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
+        return b"".join((head.encode(), self._added, last, answer.body))
 
 
 def _head(request: Plain, client: str, peer: Peer | None) -> Head:
@@ -205,8 +228,14 @@ def _head(request: Plain, client: str, peer: Peer | None) -> Head:
     )
 
 
-async def _whole(stream: trio.SocketStream, data: bytes) -> tuple[Plain | None, bytes]:
+async def _whole(
+    stream: trio.SocketStream, data: bytes, idleness: trio.CancelScope
+) -> tuple[Plain | None, bytes]:
     """Return the request that has begun, if it is soon whole, and what has come of it."""
+    request = plain(data)
+    if request is None or not request.missing:
+        return request, data
+    idleness.deadline = inf
     with trio.move_on_after(SOON):
         while more := await _received(stream):
             data += more
@@ -223,6 +252,18 @@ async def _received(stream: trio.SocketStream) -> bytes:
         with suppress(BlockingIOError):
             # No await after this: what has been read is not lost when the wait is cancelled.
             return os.read(stream.socket.fileno(), MOST)
+
+
+async def _unless_gone(
+    stream: trio.SocketStream, answering: Coroutine[object, object, Finished]
+) -> Finished | None:
+    """Return the answer, or None if its client has gone before."""
+    answer = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
+        answer = await answering
+        nursery.cancel_scope.cancel()
+    return answer
 
 
 async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:

@@ -38,18 +38,17 @@ class Query:
     """
 
     def __init__(self, text: str, **others: str) -> None:
-        try:
-            pairs = parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
-        except ValueError:
-            raise Malformed(f"the query has more than {MAX_PARAMETERS} parameters") from None
-        self.pairs = pairs
+        self.pairs = _pairs(text) if text else []
         self._values: dict[str, str] = {}
-        for key, value in pairs:
+        for key, value in self.pairs:
             self._values.setdefault(key, value)
         for key, value in others.items():
             if value and not self._values.get(key):
                 self.pairs.append((key, value))
                 self._values[key] = value
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -96,6 +95,13 @@ class Query:
             f'Failed to parse value of "{name}" ({short(value)}) as a uint64: '
             f'strconv.ParseUint: parsing "{short(value)}": invalid syntax'
         )
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise Malformed(f"the query has more than {MAX_PARAMETERS} parameters") from None
 
 
 def duration(text: str) -> int | None:

@@ -28,6 +28,7 @@ from storage.records.codec import encode
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # no header may hold them, identifiers may
+_OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser takes the type that it is told
 _GZIP_LEVEL = 1  # loopback: the client asked for it, the wire does not need it
 
 # First match wins: a subclass stands before its base.
@@ -42,6 +43,15 @@ _STATUS: tuple[tuple[type[StewardError], int], ...] = (
     (Refused, 500),
     (StorageFull, 507),
     (StorageError, 503),
+)
+
+_LEADER, _NO_LEADER = (
+    {
+        f"X-{by}-{name}": value
+        for by in ("Service", "Nomad")
+        for name, value in (("KnownLeader", known), ("LastContact", "0"))
+    }
+    for known in ("true", "false")
 )
 
 
@@ -102,14 +112,15 @@ def of_error(error: StewardError) -> Reply:
 
 def finished(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Finished:
     """Return an answer in the form that a door sends."""
-    headers = {"Content-Type": reply.content_type, **_state_headers(reply)}
+    has_content = reply.body is not None or reply.stream is not None
+    headers = _state_headers(reply)
+    if has_content or "Content-Type" in reply.headers:
+        headers |= {"Content-Type": reply.content_type, **_OF_CONTENT}
     for name, value in reply.headers.items():
         headers[name] = _in_header(value)
     if reply.stream is not None:
         return Finished(reply.status, headers, stream=reply.stream)
     if reply.body is None:
-        if "Content-Type" not in reply.headers:
-            del headers["Content-Type"]
         return Finished(reply.status, headers)
     body = _body(reply, pretty=pretty)
     if gzipped:
@@ -134,10 +145,9 @@ def _state_headers(reply: Reply) -> dict[str, str]:
     """Return what tells of the state, in neutral and vendor spelling: clients of either find theirs."""
     state = {}
     if reply.index is not None:
-        state["Index"] = str(reply.index)
+        state["X-Service-Index"] = state["X-Nomad-Index"] = str(reply.index)
     if reply.is_read:
-        state["KnownLeader"] = "true" if reply.knows_leader else "false"
-        state["LastContact"] = "0"
+        state |= _LEADER if reply.knows_leader else _NO_LEADER
     if reply.next_token:
-        state["NextToken"] = _in_header(reply.next_token)
-    return {f"X-{by}-{name}": value for by in ("Service", "Nomad") for name, value in state.items()}
+        state["X-Service-NextToken"] = state["X-Nomad-NextToken"] = _in_header(reply.next_token)
+    return state

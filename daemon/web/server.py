@@ -27,7 +27,7 @@ from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
 
 from daemon.parts import Parts
-from daemon.web.answering import Answering, Unread
+from daemon.web.answering import Answering, Doorkeeper, Unread
 from daemon.web.connections import PEER, Listener, serve
 from daemon.web.guard import ANY_NAME
 from daemon.web.head import Head, headers
@@ -144,8 +144,11 @@ async def open_web(
     listeners: Sequence[Listener],
     pages: Iterable[Page] = (),
     most: int = MAX_BODY,
+    doorkeeper: Doorkeeper | None = None,
 ) -> AsyncIterator[None]:
     """Answer what comes in at the listeners from these tables; a body has at most so many bytes.
+
+    `doorkeeper` may refuse a request before its body is read.
 
     When the block ends, waiting readers get their answer at once and other answers two seconds.
     """
@@ -159,7 +162,7 @@ async def open_web(
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
     closing = trio.Event()
-    answering = Answering(parts, routes, endpoints, closing, pages)
+    answering = Answering(parts, routes, endpoints, closing, pages, doorkeeper)
     lean = Lean(answering, settings) if parts.config.lean_door else None
     talks = Talks(parts, answering.router, answering.pages, answering.guard, closing)
     app = wrap_app(_Shielded(Door(answering, talks, most)), most, "asgi")

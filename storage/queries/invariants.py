@@ -102,16 +102,21 @@ RULES = {
          WHERE NOT EXISTS (SELECT 1 FROM nodes n WHERE n.id = a.node_id)
     """,
     "what is wanted has a name of its own": """
-        SELECT min(name) FROM allocations a
-         WHERE desired_status = 'run' AND client_status IN ('pending', 'running')
-           AND coalesce(health ->> '$.Canary', 0) = 0
-      GROUP BY namespace, job_id, name, node_id
-        HAVING count(*) > count(DISTINCT job_version)
-               -- A canary stands, once promoted, beside what it replaces until that is stopped.
-            OR count(*) > 1
+        SELECT name
+          FROM (SELECT namespace, job_id, name, count(*) AS number, max(job_version) AS newest,
+                       count(DISTINCT job_version) AS versions
+                  FROM allocations
+                 WHERE desired_status = 'run' AND client_status IN ('pending', 'running')
+                   AND coalesce(health ->> '$.Canary', 0) = 0
+              GROUP BY namespace, job_id, name, node_id) a
+         WHERE number > versions
+               -- A canary stands, once promoted, beside what it replaces until that is stopped; if
+               -- the rest of its rollout fails, until there is another version.
+            OR number > 1
                AND NOT EXISTS (SELECT 1 FROM deployments d
                                 WHERE d.namespace = a.namespace AND d.job_id = a.job_id
-                                  AND d.status IN ('running', 'paused'))
+                                  AND (d.status IN ('running', 'paused')
+                                       OR d.status = 'failed' AND d.job_version = a.newest))
                AND NOT EXISTS (SELECT 1 FROM evaluations e
                                 WHERE e.namespace = a.namespace AND e.job_id = a.job_id
                                   AND e.status = 'pending')

@@ -7,19 +7,20 @@ import msgspec
 from storage.readers import Snapshot
 from storage.records.search import JobNames
 
-_WHERE = """
+_BEGINNING = {
+    "jobs": "SELECT DISTINCT id FROM jobs",
+    "allocations": "SELECT id FROM allocations",
+    "evaluations": "SELECT id FROM evaluations",
+    "deployments": "SELECT id FROM deployments",
+}
+_WITHIN = """
  WHERE {} IN (SELECT value FROM json_each(:namespaces))
    AND id >= :prefix AND id < :prefix || char(1114111)
 ORDER BY id
 LIMIT :most
 """
-_BEGINNING = {
-    "jobs": f"SELECT DISTINCT id FROM jobs {_WHERE.format('namespace')}",
-    # Looked for by id: a namespace may have all there are.
-    "allocations": f"SELECT id FROM allocations {_WHERE.format('+namespace')}",
-    "evaluations": f"SELECT id FROM evaluations {_WHERE.format('+namespace')}",
-    "deployments": f"SELECT id FROM deployments {_WHERE.format('+namespace')}",
-}
+_BY_NAMESPACE, _BY_ID = _WITHIN.format("namespace"), _WITHIN.format("+namespace")
+_TELLING = 4  # digits by which few identifiers of all begin; a namespace may have all there are
 _ALLOCATION_NAMES = """
     SELECT namespace, id, name FROM allocations
      WHERE namespace IN (SELECT value FROM json_each(:namespaces))
@@ -41,7 +42,9 @@ def beginning(
 ) -> list[str]:
     """Return the first identifiers of a table that begin like this, in order."""
     values = {"namespaces": _list(namespaces), "prefix": prefix, "most": most}
-    return [row["id"] for row in db.all(_BEGINNING[table], values)]
+    by_id = table != "jobs" and len(prefix) >= _TELLING
+    rows = db.all(_BEGINNING[table] + (_BY_ID if by_id else _BY_NAMESPACE), values)
+    return [row["id"] for row in rows]
 
 
 def allocation_names(

@@ -25,7 +25,7 @@ class Starts:
 
     def alive(self) -> set[str]:
         """Return the allocations whose task runs."""
-        return {alloc_id for alloc_id, pid in self.pids().items() if is_alive(pid)}
+        return {alloc_id for alloc_id, pid in self.pids().items() if is_alive(pid, alloc_id)}
 
 
 def job(job_id: str, kind: str, command: str, **fields: Any) -> dict[str, Any]:
@@ -55,10 +55,16 @@ def job(job_id: str, kind: str, command: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def is_alive(pid: int) -> bool:
-    """Tell whether a process is a task that sleeps."""
+def is_alive(pid: int, alloc_id: str) -> bool:
+    """Tell whether a process is the task of an allocation, and sleeps.
+
+    Its number alone says little: numbers come around within minutes where many processes begin.
+    """
+    process = Path("/proc", str(pid))
     try:
-        name, state = Path(f"/proc/{pid}/stat").read_text().split(" ", 3)[1:3]
+        name, state = (process / "stat").read_text().split(" ", 3)[1:3]
+        environment = (process / "environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    return name == "(sleep)" and state not in "ZX"
+    is_its = f"NOMAD_ALLOC_ID={alloc_id}".encode() in environment
+    return is_its and name == "(sleep)" and state not in "ZX"

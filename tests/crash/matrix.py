@@ -8,250 +8,173 @@ seed. The daemon ends there, is started again on the same data, and everything p
 import os
 import random
 import signal
-import sqlite3
+import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
+import trio
 
-from daemon.runner import rotation
 from daemon.runner.drivers import claim
-from daemon.runner.logs import TaskLog
 from daemon.runner.taskdir import CLAIM
-from storage import schema
-from storage.records.task import LogConfig
-from storage.store import FILE_NAME
-from tests.crash import accounts, scenes
-from tests.crash.launcher import BARE
-from tests.crash.ledger import job
-from tests.crash.mortal import Mortal
+from tests.crash import scenes
+from tests.crash.lives import LIVES, Life, open_lives
+from tests.crash.points import kind_of
 from tests.crash.tally import AFTER, SIDES
-from tests.crash.world import World, open_world
+from tests.crash.world import World
 
-Way = tuple[str, str]  # a life, and a scene of it
-_FIRST_FORM = Path(__file__).parent.parent / "parts/storage/forms/0001.sql"
 _MOST_TIMES = 5  # at which of its visits to a point the daemon ends
+_MOST_TRIES = 3  # scenes in which one run tries to end it at its point
 _EVERY = 10  # one run in so many kills something else than the daemon
 _SHOWN = 4000  # characters of the log
+_SIDES = "before", "after"
 PREY = ("shim", "task", "shim, no daemon", "task, no daemon")
 
 
-class Broken(Exception):
-    """A promise that did not outlive a kill."""
+class Way(msgspec.Struct, frozen=True):
+    """A scene, and to which sides of which points it comes."""
+
+    life: str
+    scene: str
+    seconds: float  # that it took
+    visits: dict[str, tuple[int, int]]  # by point: before and after
+
+
+class Kill(msgspec.Struct, frozen=True):
+    """Where the daemon is to end: at which of its visits to a side of a point, in which scene."""
+
+    way: Way
+    point: str
+    side: int
+    times: int
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One run: what was killed where, and in which scene."""
+    """One run: what was killed where, in which scene, and what of it was not as promised."""
 
+    number: int
     point: str
     side: int
     scene: str
-    is_exact: bool  # whether it ended at that point; otherwise at the scene's end
-
-
-class Life:
-    """A daemon that lives through scene after scene on the same data."""
-
-    name = "main"
-    played: tuple[scenes.Scene, ...] = (*scenes.SCENES, *accounts.SCENES)
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.steward: Mortal = world.steward
-        self._by_name = {one.__name__: one for one in self.played}
+    seconds: float
+    is_exact: bool  # whether it ended at that point; otherwise when the scene was over
+    broken: str = ""
 
     @property
-    def names(self) -> list[str]:
-        """The scenes of this life, and its own beginning and end."""
-        return [*self._by_name, "begin", "end"]
-
-    async def open(self) -> None:
-        await self.steward.start()
-        answer = await self.steward.post("/v1/acl/bootstrap")
-        self.steward.token = answer["SecretID"]
-
-    async def play(self, scene: str) -> None:
-        """Live through a scene, with a daemon that is ready before and, unless it is killed, after."""
-        match scene:
-            case "begin":
-                await self.steward.kill()
-                await self.steward.start_or_die()
-            case "end":
-                await self.world.register(scenes.long(self.world, "web"))
-                await self.steward.stop()
-                await self.steward.start_or_die()
-            case _:
-                await self._by_name[scene](self.world)
-
-    async def rise(self) -> None:
-        """Start again, and look for everything that was promised."""
-        if not self.steward.is_running:
-            await self.steward.start()
-        await self.world.examine()
-        await self.world.clear()
-
-
-class Bare(Life):
-    """The same on a machine without control groups and without holes in files."""
-
-    name = "bare"
-    played = (scenes.versions, scenes.files, scenes.logs, scenes.isolated)
-
-    @property
-    def names(self) -> list[str]:
-        return [*super().names, "begin in a move"]
-
-    async def play(self, scene: str) -> None:
-        if scene == "begin in a move":
-            await _leave_a_move(self.world)
-            await self.steward.start_or_die()
-        else:
-            await super().play(scene)
-
-
-class First(Life):
-    """The first start on an empty directory, and the start on a store of an older form."""
-
-    name = "first"
-    played = ()
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._number = 0
-
-    @property
-    def names(self) -> list[str]:
-        return ["new", "new with a small cloud", "half made", "of an older form"]
-
-    async def open(self) -> None:
-        """Nothing: each scene is a start of its own."""
-
-    async def play(self, scene: str) -> None:
-        self._number += 1
-        self.steward.token = ""
-        self.steward.data_dir = self.steward.directory / f"data-{self._number}"
-        self.steward.flags = (
-            ("--dev", "--acl", "--dev-cloud", *self.steward.config)
-            if scene.endswith("cloud")
-            else self.steward.config
-        )
-        self.steward.data_dir.mkdir(mode=0o700)
-        if scene == "of an older form":
-            _make_old(self.steward.data_dir / FILE_NAME)
-        if scene == "half made":
-            (self.steward.data_dir / f"{FILE_NAME}.new").touch()
-        await self.steward.start_or_die()
-
-    async def rise(self) -> None:
-        if not self.steward.is_running:
-            await self.steward.start()
-        if "--dev" in self.steward.flags:
-            answer = await self.steward.post("/v1/acl/bootstrap")
-            self.steward.token = answer["SecretID"]
-        own = await self.steward.get("/v1/acl/token/self")
-        assert own["Type"] == "management"
-        await self.world.examine()
-        await self.steward.kill()
-
-
-def _make_old(path: Path) -> None:
-    """Make a store as the first version did."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(_FIRST_FORM.read_text())
-        connection.execute(schema._FIRST_ROW, {"cluster_id": "old", "now": 1})
-        document = msgspec.json.encode(schema._DEFAULT).decode()
-        connection.execute(schema._ADD_NAMESPACE, {"name": "default", "document": document})
-        connection.execute("INSERT INTO table_indexes (name, last_index) VALUES ('namespaces', 1)")
-        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        connection.execute("PRAGMA user_version = 1")
+    def kind(self) -> str:
+        return self.point.partition(",")[0] if self.point in PREY else kind_of(self.point)
 
 
 class Matrix:
-    """The lives, what each scene comes to, and what was done so far."""
+    """What the scenes come to, and the plan that follows from it and a seed."""
 
-    def __init__(self, lives: list[Life], seed: int) -> None:
-        self._lives = {one.name: one for one in lives}
-        self._chance = random.Random(seed)  # repeatable, not secret
-        self.reached: dict[tuple[str, int], Counter[Way]] = defaultdict(Counter)
-        self.rows: list[Row] = []
+    def __init__(self, ways: Iterable[Way], seed: int) -> None:
+        self._seed = seed
+        self._ways: dict[tuple[str, int], list[Way]] = defaultdict(list)
+        for way in ways:
+            for name, visits in way.visits.items():
+                for side in SIDES:
+                    if visits[side]:
+                        self._ways[name, side].append(way)
+        self.turns = sorted(self._ways)
+        random.Random(seed).shuffle(self.turns)  # repeatable, not secret
 
-    @property
-    def points(self) -> tuple[str, ...]:
-        return next(iter(self._lives.values())).steward.tally.names
-
-    async def rehearse(self) -> None:
-        """Live through everything once, and see where it leads."""
-        for life in self._lives.values():
-            await life.open()
-            for scene in life.names:
-                before = life.steward.tally.counts()
-                await life.play(scene)
-                if life.name != "first":
-                    await self._settled(life)
-                after = life.steward.tally.counts()
-                for side, count in after.items():
-                    if count > before[side]:
-                        self.reached[side][life.name, scene] = count - before[side]
-                await life.rise()
-
-    async def _settled(self, life: Life) -> None:
-        await life.steward.until(
-            "/v1/evaluations", lambda shown: all(one["Status"] != "pending" for one in shown)
-        )
-
-    def missed(self) -> list[str]:
+    def missed(self, points: Iterable[str]) -> list[str]:
         """Return the points that no scene has come to."""
-        return [name for name in self.points if not any(self.reached[name, side] for side in SIDES)]
+        return [name for name in points if not any((name, side) in self._ways for side in SIDES)]
 
-    async def run(self, runs: int, each: Callable[[Row], object]) -> None:
-        """Kill so many times. Raises `Broken` when a promise did not hold."""
-        turns = [(name, side) for name in self.points for side in SIDES if self.reached[name, side]]
-        self._chance.shuffle(turns)
-        for number in range(runs):
-            if number % _EVERY == _EVERY - 1:
-                row = await self._hunt(PREY[number // _EVERY % len(PREY)])
-            else:
-                point, side = turns[(number - number // _EVERY) % len(turns)]
-                row = await self._kill_at(point, side)
-            self.rows.append(row)
-            each(row)
+    def turns_of(self, kind: str) -> list[tuple[str, int]]:
+        """Return the sides of points of one kind, in the order of the plan."""
+        return [turn for turn in self.turns if kind_of(turn[0]) == kind]
 
-    async def _kill_at(self, point: str, side: int) -> Row:
-        ways = self.reached[point, side]
-        way = self._chance.choice(sorted(ways))
-        life, scene = self._lives[way[0]], way[1]
-        times = self._chance.randint(1, min(ways[way], _MOST_TIMES))
-        tally = life.steward.tally
-        what = f"{point}, {('before', 'after')[side]}, time {times}, in {life.name}: {scene}"
-        with _explained(what, life.steward):
-            tally.arm(point, side, times)
-            await _until_fired(life, scene)
-            is_exact = tally.has_fired
-            tally.disarm()
-            if life.steward.is_running:
-                await (life.steward.bury() if is_exact else life.steward.kill())
-            await life.rise()
-        return Row(point, side, f"{life.name}: {scene}", is_exact)
+    async def run(self, lives: dict[str, Life], number: int) -> Row:
+        """Kill for this time. After a row that is broken, the life that it was in is to be left."""
+        began = time.perf_counter()
+        chance = random.Random(f"{self._seed}:{number}")
+        if number % _EVERY == _EVERY - 1:
+            row = await hunt(lives["main"], chance, PREY[number // _EVERY % len(PREY)])
+        else:
+            turn = self.turns[(number - number // _EVERY) % len(self.turns)]
+            for kill in self.choose(chance, *turn):
+                row = await carry_out(lives[kill.way.life], kill)
+                if row.is_exact or row.broken:
+                    break
+        seconds = round(time.perf_counter() - began, 2)
+        return msgspec.structs.replace(row, number=number, seconds=seconds)
 
-    async def _hunt(self, prey: str) -> Row:
-        life = self._lives["main"]
-        with _explained(prey, life.steward):
-            await _kill_processes(life.world, self._chance, prey)
-            await life.rise()
-        return Row(prey, AFTER, "main: processes", is_exact=True)
+    def choose(self, chance: random.Random, point: str, side: int) -> list[Kill]:
+        """Return a kill on a side of a point, and others for when its scene is over before."""
+        ways, kills = [*self._ways[point, side]], []
+        while ways and len(kills) < _MOST_TRIES:
+            # What takes long is done less often, where something else comes there as well.
+            (way,) = chance.choices(ways, [1 / one.seconds for one in ways])
+            ways.remove(way)
+            times = chance.randint(1, min(way.visits[point][side], _MOST_TIMES))
+            kills.append(Kill(way, point, side, times))
+        return kills
 
 
-@contextmanager
-def _explained(what: str, steward: Mortal) -> Iterator[None]:
-    """Say of a promise that is broken where the daemon was killed."""
+async def carry_out(life: Life, kill: Kill) -> Row:
+    """Kill the daemon, and look for what was promised."""
+    tally, is_exact, broken = life.steward.tally, False, ""
+    tally.arm(kill.point, kill.side, kill.times)
     try:
-        yield
+        await _until_fired(life, kill.way.scene)
+        is_exact = tally.has_fired
+        tally.disarm()
+        if life.steward.is_running:
+            await (life.steward.bury() if is_exact else life.steward.kill())
+        await life.rise()
     except Exception as error:
-        log = steward.log.read_text()[-_SHOWN:]
-        raise Broken(f"killed at {what}: {error!r}\n{log}") from error
+        broken = _told(f"{_SIDES[kill.side]} {kill.point}, time {kill.times}", life, error)
+    scene = f"{life.name}: {kill.way.scene}"
+    return Row(0, kill.point, kill.side, scene, 0.0, is_exact, broken)
+
+
+async def rehearse(lives: Iterable[Life]) -> list[Way]:
+    """Live through everything once, and see where it leads."""
+    ways = []
+
+    async def live(life: Life) -> None:
+        await life.open()
+        for scene in life.names:
+            ways.append(await way_of(life, scene))  # noqa: PERF401  # others do as well
+
+    async with trio.open_nursery() as nursery:
+        for life in lives:
+            nursery.start_soon(live, life)
+    return sorted(ways, key=lambda way: (way.life, way.scene))
+
+
+async def way_of(life: Life, scene: str) -> Way:
+    """Live through a scene, and see where it leads."""
+    tally, began = life.steward.tally, time.perf_counter()
+    before = tally.counts()
+    await life.play(scene)
+    grown = {turn: count - before[turn] for turn, count in tally.counts().items()}
+    seconds = time.perf_counter() - began
+    await life.rise()
+    visits = {name: (grown[name, 0], grown[name, 1]) for name in tally.names}
+    visited = {name: both for name, both in visits.items() if any(both)}
+    return Way(life.name, scene, seconds, visited)
+
+
+@asynccontextmanager
+async def begun(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[dict[str, Life]]:
+    """Begin lives that have no scene behind them."""
+    async with open_lives(directory, names) as lives:
+        async with trio.open_nursery() as nursery:
+            for life in lives:
+                nursery.start_soon(life.open)
+        yield {life.name: life for life in lives}
+
+
+def _told(what: str, life: Life, error: Exception) -> str:
+    """Say of a promise that is broken where the kill was, and what the daemon said."""
+    log = life.steward.log.read_text(errors="replace")[-_SHOWN:]
+    return f"killed at {what}: {error!r}\n{log}"
 
 
 async def _until_fired(life: Life, scene: str) -> None:
@@ -265,15 +188,15 @@ async def _until_fired(life: Life, scene: str) -> None:
             raise
 
 
-@asynccontextmanager
-async def open_matrix(directory: Path, seed: int) -> AsyncIterator[Matrix]:
-    """Make all lives, each in a directory of its own."""
-    async with (
-        open_world(directory / "main") as main,
-        open_world(directory / "bare", **{BARE: "yes"}) as bare,
-        open_world(directory / "first") as first,
-    ):
-        yield Matrix([Life(main), Bare(bare), First(first)], seed)
+async def hunt(life: Life, chance: random.Random, prey: str) -> Row:
+    """Kill a process of a task, and look for what was promised."""
+    broken = ""
+    try:
+        await _kill_processes(life.world, chance, prey)
+        await life.rise()
+    except Exception as error:
+        broken = _told(prey, life, error)
+    return Row(0, prey, AFTER, "main: processes", 0.0, is_exact=True, broken=broken)
 
 
 async def _kill_processes(world: World, chance: random.Random, prey: str) -> None:
@@ -298,26 +221,10 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
             await world.steward.allocations(other, "running")
 
 
-async def _leave_a_move(world: World) -> None:
-    """Kill the daemon, and leave its logs as in the midst of a move: one to be undone, one to be finished."""
-    definition = job(
-        "moved", "service", f"echo hello; {scenes.RUNS_ON.format(starts=world.starts.path)}"
-    )
-    await world.register(definition)
-    (found, *_) = await world.steward.allocations("moved", "running")
-    await world.until_started(found["ID"])
-    await world.steward.kill()
-    _half_move(f"{world.steward.data_dir}/alloc/{found['ID']}")
-
-
-def _half_move(directory: str) -> None:
-    for kind in ("stdout", "stderr"):
-        log = TaskLog(directory, "t", kind, LogConfig())
-        copy = Path(rotation._copy_path(log, 0))
-        copy.parent.mkdir(exist_ok=True)
-        copy.write_text("hello")
-        rotation._mark(log).touch()
-
-
 def _shim(world: World, alloc_id: str) -> int:
     return claim.read(f"{world.steward.data_dir}/alloc/{alloc_id}/{CLAIM}t.0").shim
+
+
+def hits(rows: Iterable[Row]) -> Counter[tuple[str, int]]:
+    """Return how often something was killed at each side of each point."""
+    return Counter((row.point, row.side) for row in rows if row.is_exact)

@@ -51,7 +51,8 @@ class Mortal(Steward):
     def __init__(
         self, directory: Path, config: tuple[str, ...], orders: trio.socket.SocketType
     ) -> None:
-        super().__init__(directory, ("--dev", "--acl", *config))
+        self.all_flags = ("--dev", "--acl", *config)
+        super().__init__(directory, self.all_flags)
         self.config = config
         self.tally = Tally(directory / _TALLY)
         self._orders = orders
@@ -63,6 +64,12 @@ class Mortal(Steward):
         await self._orders.sendmsg([order], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         os.close(writing)
         return Forked(json.loads(await self._orders.recv(_ANSWER)), reading, self._orders)
+
+    async def start_with(self, flags: tuple[str, ...]) -> bool:
+        """Stop it, and start it with others; tell whether it has come to be ready."""
+        await self.stop()
+        self.flags = flags
+        return await self.start_or_die()
 
     async def start_or_die(self) -> bool:
         """Start it, unless it has ended where it was to end; tell whether it has come to be ready."""

@@ -8,6 +8,7 @@ daemon at work, and why.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -48,6 +49,8 @@ EFFECTS = {
     "AsyncClient": frozenset({"stream"}),
     "http": frozenset({"ask", "connect"}),
 }
+SPAWNS = {"os.posix_spawn", "subprocess.run", "trio.run_process", "trio.lowlevel.open_process"}
+SIGNALS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
 # What the same modules offer and what leaves nothing behind, or only in the process itself.
 HARMLESS = {
     "os": frozenset(
@@ -117,13 +120,28 @@ APART = {
     "daemon/runner/taskdir.py:remove:os.chmod": "what even its owner may not remove; not as root",
     "daemon/runner/taskdir.py:remove_tree:subprocess.run": "directories deeper than the library can go",
     "storage/snapshot.py:restore": "`operator snapshot restore`: no daemon is at work",
+    "storage/mark.py:forget:Path.unlink": "the same",
     "storage/snapshot.py:_copy:Path.unlink": "takes back a snapshot that could not be written",
 }
 
 
+@cache
 def points() -> tuple[str, ...]:
     """Return the names of all points, in order."""
     return tuple(sorted(name for name in every() if not apart(name)))
+
+
+def kind_of(name: str) -> str:
+    """Return the kind of effect that a point has."""
+    effect = name.rpartition(":")[2]
+    owner = effect.rpartition(".")[0]
+    if owner in ("Store", "Connection"):
+        return "commit"
+    if owner in ("AsyncClient", "http"):
+        return "network"
+    if effect in SPAWNS:
+        return "spawn"
+    return "signal" if effect in SIGNALS else "file"
 
 
 def every() -> set[str]:

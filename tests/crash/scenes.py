@@ -21,6 +21,7 @@ Scene = Callable[[World], Awaitable[None]]
 RUNS_ON = "sleep 700 & echo $NOMAD_ALLOC_ID $$ >> {starts}; exec sleep 600"
 ENDS = "echo $NOMAD_ALLOC_ID $$ >> {starts}; exit {code}"
 FAST = {"MinHealthyTime": 1, "HealthyDeadline": 60 * SECOND, "ProgressDeadline": 600 * SECOND}
+KEPT = 3_000_000  # bytes: what two files of a log may have, and a little more
 HOOK_SECRET = "whsec_" + base64.b64encode(bytes(32)).decode()
 
 
@@ -265,17 +266,18 @@ def _another_runs(shown: list[dict[str, Any]], *, before: str) -> bool:
 async def logs(world: World) -> None:
     """Let a log grow beyond what is kept of it."""
     fill = "head -c 6000000 /dev/zero | tr '\\0' x"
-    wait = "until [ -e $NOMAD_ALLOC_DIR/more ]; do sleep 0.1; done"
+    wait = "touch $NOMAD_ALLOC_DIR/full; until [ -e $NOMAD_ALLOC_DIR/more ]; do sleep 0.1; done"
     definition = job(
         "logs", "service", f"{fill}; {wait}; {fill}; {RUNS_ON.format(starts=world.starts.path)}"
     )
     task_of(definition)["LogConfig"] = {"MaxFiles": 2, "MaxFileSizeMB": 1}
     await world.register(definition)
     (found, *_) = await world.steward.allocations("logs", "running")
-    await world.until_shorter(found["ID"], 6_000_000)
+    await world.until_there(found["ID"], "full")
+    await world.until_trimmed(found["ID"], KEPT)
     world.may_go_on(found["ID"])
     await world.until_started(found["ID"])
-    await world.until_shorter(found["ID"], 12_000_000)
+    await world.until_trimmed(found["ID"], KEPT)
     await world.stop("logs", purge=True)
 
 

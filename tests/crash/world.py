@@ -3,10 +3,11 @@
 import grp
 import io
 import os
+import random
 import tarfile
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,21 @@ import httpx
 import msgspec
 import trio
 
+from daemon.runner import rotation
+from daemon.runner.logs import TaskLog
 from storage.check import check
+from storage.queries import cluster_runs
+from storage.readers import Snapshot, connect
+from storage.records.task import LogConfig
+from storage.store import FILE_NAME
 from tests.crash.ledger import Starts
 from tests.crash.mortal import ID_SIZE, Mortal, open_launcher
 from tests.fakes import fakecloud
 from tests.fakes.receiver import Receiver, open_receiver
+from tests.fakes.slurm.world import FakeSlurm
 from tests.patience import HAPPENS_WITHIN
+from tests.service.slurm.cluster import free_ports
+from tests.service.slurm.jobs import POOL
 from tests.wire.login import CLIENT_ID, CLIENT_SECRET, RESOURCE, URLS, cloud
 
 CLOUD_NAMES = {
@@ -38,6 +48,8 @@ _GONE = 404
 
 class World:
     """One daemon on one directory through many deaths, and who is around it."""
+
+    without_pool: tuple[str, ...]  # its flags when its pool has left the settings
 
     def __init__(
         self, steward: Mortal, cloud_url: str, receiver: Receiver, files_port: int
@@ -176,11 +188,41 @@ class World:
             "/v1/jobs", lambda shown: all(one["Status"] == "dead" for one in shown), prefix=prefix
         )
 
-    async def until_shorter(self, alloc_id: str, size: int) -> None:
-        """Return when the log of a task takes less than this."""
-        path = self.steward.data_dir / "alloc" / alloc_id / "alloc" / "logs" / "t.stdout.0"
+    async def until_trimmed(self, alloc_id: str, most: int) -> None:
+        """Return when the log of a task takes no more than this, and is held still by nobody."""
+        log = TaskLog(f"{self.steward.data_dir}/alloc/{alloc_id}", "t", "stdout", LogConfig())
         with trio.fail_after(HAPPENS_WITHIN):
-            while path.stat().st_blocks * 512 > size // 2:
+            while _room(log.path) > most:
+                await self.moment()
+        await self.until_gone(rotation._mark(log))
+
+    async def until_there(self, alloc_id: str, name: str) -> None:
+        """Return when a task has made a file in what its allocation shares."""
+        path = self.steward.data_dir / "alloc" / alloc_id / "alloc" / name
+        with trio.fail_after(HAPPENS_WITHIN):
+            while not path.exists():
+                await self.moment()
+
+    async def until_gone(self, *paths: Path) -> None:
+        """Return when none of these files is there."""
+        with trio.fail_after(HAPPENS_WITHIN):
+            while any(one.exists() for one in paths):
+                await self.moment()
+
+    async def until_pool(self) -> None:
+        """Return when the cluster takes tasks."""
+        await self.steward.until(
+            f"/v1/node/pool/{POOL}/nodes",
+            lambda shown: [one["Status"] for one in shown] == ["ready"],
+        )
+
+    async def until_forgotten(self, alloc_id: str) -> None:
+        """Return when the store has nothing of what an allocation had in the cluster."""
+        with (
+            trio.fail_after(HAPPENS_WITHIN),
+            closing(connect(self.steward.data_dir / FILE_NAME, read_only=True)) as connection,
+        ):
+            while cluster_runs.of_allocation(Snapshot(connection), alloc_id):
                 await self.moment()
 
     async def until_started(self, alloc_id: str) -> int:
@@ -203,13 +245,17 @@ class World:
         """Return a little later: the daemon itself waits for what does not come."""
         await self.steward.get("/v1/jobs", index=10**9, wait="50ms")
 
+    async def settled(self) -> None:
+        """Return when what was begun has come to rest, as far as it can be seen."""
+        await self._until_evaluated()
+        await self._at_rest()
+        await self.moment()
+
     # ---- after a crash --------------------------------------------------------------------------
 
     async def examine(self) -> None:
         """Raise `AssertionError` unless everything promised is so, and nothing else runs."""
-        await self.steward.until(
-            "/v1/evaluations", lambda shown: all(one["Status"] != "pending" for one in shown)
-        )
+        await self._until_evaluated()
         for at, shows in self._facts.items():
             answer = await self.steward.request("GET", at)
             if shows is None:
@@ -230,6 +276,11 @@ class World:
                 orphans = await self._orphans(wanted := await self._at_rest())
         assert not orphans, f"wanted: {wanted}, and otherwise: {orphans}"
         assert check(self.steward.data_dir) == []
+
+    async def _until_evaluated(self) -> None:
+        await self.steward.until(
+            "/v1/evaluations", lambda shown: all(one["Status"] != "pending" for one in shown)
+        )
 
     async def _at_rest(self) -> set[str]:
         """Return the allocations that run, when each has come to where it is to stay."""
@@ -254,11 +305,21 @@ class World:
         return {kind: which for kind, which in found.items() if which}
 
     async def clear(self) -> None:
-        """Remove every job, so that the next scene begins with none."""
+        """Remove every job and open every node, so that the next scene begins as the first did."""
         self.forget("/v1/job/")
+        for one in await self.steward.get("/v1/nodes"):
+            if one["Drain"] or one["SchedulingEligibility"] != "eligible":
+                self.forget(f"/v1/node/{one['ID']}")
+                opened = {"DrainSpec": None, "MarkEligible": True}
+                await self.steward.post(f"/v1/node/{one['ID']}/drain", opened)
         for one in await self.steward.get("/v1/jobs", namespace="*"):
             await self.steward.request("DELETE", f"/v1/job/{one['ID']}", purge=True)
         await self.steward.until("/v1/jobs", lambda shown: not shown)
+
+
+def _room(path: str) -> int:
+    """Return how many bytes a file takes on its disk."""
+    return os.stat(path).st_blocks * 512
 
 
 def _listed(directory: Path) -> list[str]:
@@ -281,37 +342,59 @@ def _holds(found: Any, shows: Any) -> bool:
 
 
 @asynccontextmanager
-async def open_world(directory: Path, **variables: str) -> AsyncIterator[World]:
+async def open_world(
+    directory: Path, slurm: FakeSlurm | None = None, **variables: str
+) -> AsyncIterator[World]:
     """Make a world, with its daemon not yet begun; whatever it leaves behind ends with it."""
     _share(directory / "shared")
     with cloud() as cloud_url:
+        # Not of those that connections get: somebody else's could have it while there is no daemon.
+        own, cloud_port, pool_port = map(str, free_ports(random.Random(os.urandom(8)), 3))
         config = directory / "steward.toml"
         urls = "\n".join(f'cloud_{name}_url = "{cloud_url}"' for name in URLS)
         tell = f'["/bin/sh", "-c", "cat >> {directory}/told"]'
         config.write_text(
-            f'{urls}\naudit_file = "{directory}/audit.log"\nsnapshot_hours = 1\nsnapshot_keep = 1\n'
+            f'{urls}\ndev_cloud_port = {cloud_port}\naudit_file = "{directory}/audit.log"\nsnapshot_hours = 1\nsnapshot_keep = 1\n'
             f'socket = "{directory}/steward.sock"\nartifact_paths = ["{directory}/shared"]\n'
             f"retention_allocs = 5\nretention_evals = 20\nretention_events = 50\n"
             f'operator_group = "{grp.getgrgid(os.getegid()).gr_name}"\n'
             f"notify_commands = {{ tell = {tell} }}\n"
         )
+        settings = config
+        if slurm is not None:
+            settings = directory / "pooled.toml"
+            settings.write_text(f"{config.read_text()}{_pool(directory, pool_port)}")
+            variables = {**variables, "PATH": slurm.path}
         async with (
             open_launcher(directory, variables) as orders,
             open_receiver() as receiver,
             trio.open_nursery() as nursery,
         ):
-            steward = Mortal(directory, ("--config", str(config)), orders)
+            steward = Mortal(directory, ("--config", str(settings)), orders)
+            steward._port = own
             listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
             port = listeners[0].socket.getsockname()[1]
             nursery.start_soon(
                 partial(trio.serve_listeners, partial(_hand_out, directory / "shared"), listeners)
             )
             try:
-                yield World(steward, cloud_url, receiver, port)
+                world = World(steward, cloud_url, receiver, port)
+                world.without_pool = ("--dev", "--acl", "--config", str(config))
+                yield world
             finally:
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await steward.close()
+
+
+def _pool(directory: Path, port: str) -> str:
+    """Return settings with a pool; hosts reach the daemon at a port that stays."""
+    hosts = directory / "hosts"
+    hosts.mkdir(mode=0o755)
+    return (
+        f'wrapper_port = {port}\n[pools.{POOL}]\nengine = "slurm"\npartition = "main"\n'
+        f'directory = "{hosts}"\n'
+    )
 
 
 def _share(shared: Path) -> None:

@@ -145,6 +145,28 @@ async def test_what_belongs_to_another_namespace_is_refused_by_its_identifier(
     assert shown.json() == []
 
 
+@pytest.mark.parametrize("path", ["/v1/job/web", "/v1/jobs"])
+async def test_what_was_answered_to_one_is_not_shown_to_another(
+    guarded: Steward, path: str
+) -> None:
+    """An empty namespace in the query leaves the choice to the header; a second one means nothing."""
+    await make_namespace(guarded, "secret")
+    for namespace in ("default", "secret"):
+        await guarded.post(
+            "/v1/jobs", {"Job": {**job("web", namespace), "Meta": {"of": namespace}}}
+        )
+    token = await new_token(guarded, 'namespace "default" { policy = "read" }')
+    queries = ("?namespace=", "?namespace=&namespace=secret")
+    async with httpx.AsyncClient(base_url=guarded.address) as client:
+        for _ in range(2):  # the second time it is remembered
+            whole = {"X-Nomad-Token": SECRET, "X-Nomad-Namespace": "secret"}
+            answer = await client.get(path + queries[0], headers=whole)
+            assert '"Namespace":"secret"' in answer.text
+            answer = await client.get(path + queries[1], headers={"X-Nomad-Token": token})
+            assert '"Namespace":"default"' in answer.text
+            assert '"Namespace":"secret"' not in answer.text
+
+
 async def test_a_refusal_does_not_tell_what_exists(guarded: Steward) -> None:
     await guarded.register(job("there"))
     nobody = await new_token(guarded, 'namespace "elsewhere" { policy = "write" }')

@@ -1,10 +1,16 @@
-"""A hundred lives of a daemon, and that each can be lived again."""
+"""A hundred lives of a daemon, that each can be lived again, and that many can be lived at a time."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from bench import simulate as bench
+from tests.patience import HAPPENS_WITHIN
+from tests.simulation.scenario import Broken
 
 ROOT = Path(__file__).parents[2]
 SEEDS, PARTS = 100, 4
@@ -29,3 +35,43 @@ def test_a_seed_is_the_same_life_every_time() -> None:
     assert (first.returncode, first.stderr) == (0, "")
     assert "the store holds" in first.stdout
     assert second.stdout == first.stdout
+
+
+def test_every_seed_that_broke_a_promise_is_told_in_order_whoever_lived_it(
+    monkeypatch, capsys
+) -> None:
+    def run(seed: int, directory: Path, steps: int) -> list[str]:
+        if seed % 2:
+            raise Broken(seed, [f"fault of {seed} in process {os.getpid()}"], [f"{steps} steps"])
+        return []
+
+    monkeypatch.setattr(bench, "run", run)
+    status = bench.live_all(range(5), STEPS, 2)
+    told = capsys.readouterr().out.splitlines()
+    assert status == 1
+    assert [line for line in told if line.startswith("seed ")] == [
+        f"seed {seed} broke a promise: python -m bench.simulate --seed {seed} --steps {STEPS}"
+        for seed in (1, 3)
+    ]
+    assert told[0].startswith("1 seeds, 0 broke a promise, ")
+    assert told[1] == f"{STEPS} steps"
+    assert told[2].startswith("fault of 1 in process ")
+    assert f"process {os.getpid()}" not in told[2]
+    assert told[-1].startswith("5 seeds, 2 broke a promise, ")
+
+
+def test_an_interrupt_ends_all_workers_and_says_how_many_were_lived() -> None:
+    command = [sys.executable, "-m", "bench.simulate", "--seeds", "100000", "--steps", "1"]
+    with subprocess.Popen(
+        [*command, "--workers", "2"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as owner:  # fmt: skip
+        assert owner.stdout is not None
+        first = owner.stdout.readline()  # it tells how far it is: so all are at work
+        os.killpg(owner.pid, signal.SIGINT)
+        rest, _ = owner.communicate(timeout=HAPPENS_WITHIN)
+    assert first.startswith("1 seeds, 0 broke a promise, ")
+    assert owner.returncode == 130
+    assert "seeds, 0 broke a promise, " in rest.splitlines()[-1]
+    with pytest.raises(ProcessLookupError):
+        os.killpg(owner.pid, 0)

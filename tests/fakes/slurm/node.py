@@ -98,11 +98,11 @@ def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
         left = None if ends is None else max(0.0, ends - time.monotonic())
         told = signal.sigwait(WATCHED) if left is None else _wait(left)
         if told == signal.SIGTERM and ends is None:
-            _kill(child.pid, signal.SIGCONT)
-            _kill(child.pid, signal.SIGTERM)
+            _signal(child.pid, signal.SIGCONT)
+            _signal(child.pid, signal.SIGTERM)
             ends = time.monotonic() + patience
         if told is None:
-            _kill(child.pid)
+            _signal(child.pid, signal.SIGKILL)
             ends = None
         ended, status = os.waitpid(child.pid, os.WNOHANG)
         if ended:
@@ -113,6 +113,22 @@ def _until_ended(child: "subprocess.Popen[bytes]", patience: float) -> int:
 def _wait(seconds: float) -> int | None:
     found = signal.sigtimedwait(WATCHED, seconds)
     return None if found is None else found.si_signo
+
+
+def _signal(root: int, number: int) -> None:
+    """Signal all of a job, whatever sessions it has made: what has begun in its tree of processes."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with suppress(OSError):
+                said = (entry / "stat").read_text().rpartition(")")[2].split()
+                children.setdefault(int(said[1]), []).append(int(entry.name))
+    found = [root]
+    for one in found:  # it grows meanwhile
+        found += children.get(one, [])
+    for one in reversed(found):
+        with suppress(ProcessLookupError):
+            os.kill(one, number)
 
 
 def _kill(leader: int, number: int = signal.SIGKILL) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.acl import known
 from daemon.acl.failures import AT_ONCE, LockOut
 from daemon.acl.keyring import Keyring
 from daemon.acl.seal import Seal
@@ -93,6 +94,36 @@ async def test_an_unknown_secret_is_refused(tokens: Tokens, secret: str, reason:
         tokens.resolve(secret)
     assert str(caught.value) == "Permission denied"
     assert caught.value.reason.startswith(reason)
+
+
+async def test_who_asks_again_before_anything_is_written_is_known(
+    tokens: Tokens, store: Store
+) -> None:
+    secret = (await tokens.issue(token("a", "staff"))).secret
+    first = tokens.resolve(secret)
+    assert tokens.resolve(secret) is first
+    await write_policy(store, "staff", READ)
+    assert tokens.resolve(secret).grant.may("default", "read-job")
+
+
+async def test_nobody_is_remembered_while_a_change_is_being_made(
+    tokens: Tokens, store: Store
+) -> None:
+    secret = (await tokens.issue(token("a", "root"))).secret
+
+    def resolve(tx: Transaction) -> bool:
+        return tokens.resolve(secret) is tokens.resolve(secret)
+
+    assert not await store.write(resolve)
+
+
+async def test_only_so_many_are_remembered(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "MOST", 2)
+    secret = (await tokens.issue(token("a", "root"))).secret
+    first = tokens.resolve(secret)
+    tokens.resolve(secret, "10.0.0.1")
+    tokens.resolve(secret, "10.0.0.2")
+    assert tokens.resolve(secret) is not first
 
 
 async def test_no_secret_is_the_anonymous_token(tokens: Tokens, store: Store) -> None:

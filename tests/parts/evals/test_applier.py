@@ -215,7 +215,7 @@ async def test_the_least_room_that_helps_is_that_of_the_smallest_group(
     await cluster.join(small(cpu=1, memory=1))
     made = await cluster.register(job("web", *groups))
     state, plan = planned(cluster, made)
-    room = openings.least_room(state.job, plan)
+    room = openings.least_room(state, plan)
     assert (room.cpu, room.memory, room.disk) == least
 
 
@@ -226,14 +226,14 @@ async def test_where_one_group_waits_for_room_and_one_for_a_node_any_room_is_wor
     nowhere = Constraint(l_target="${meta.zone}", operand="=", r_target="none")
     made = await cluster.register(job("web", group("a"), group("b", constraints=[nowhere])))
     state, plan = planned(cluster, made)
-    assert openings.least_room(state.job, plan) == evaluations.Room(memory=1)
+    assert openings.least_room(state, plan) == evaluations.Room(memory=1)
 
 
 async def test_no_room_helps_what_a_constraint_keeps_out(cluster: Cluster) -> None:
     made = await cluster.register(job("web", datacenters=["elsewhere"]))
     state, plan = planned(cluster, made)
     assert plan.blocked is not None
-    assert openings.least_room(state.job, plan) == evaluations.NO_ROOM
+    assert openings.least_room(state, plan) == evaluations.NO_ROOM
 
 
 async def test_the_time_of_a_plan_is_the_time_of_its_objects(cluster: Cluster) -> None:

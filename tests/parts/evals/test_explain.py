@@ -188,6 +188,18 @@ async def test_all_at_once_counts_what_all_need(full: Cluster) -> None:
     )
 
 
+async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Cluster) -> None:
+    wanted = PreemptionConfig(service_scheduler_enabled=True)
+    await configure(full.store, SchedulerConfig(preemption_config=wanted))
+    await run(full, job("low", group("web", asking(cpu=80)), priority=20))
+    await full.run_all(job_id="low")
+    await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+    await run(full, job("low", group("web", asking(cpu=80), count=0), priority=20))
+    found = full.store.read(lambda db: explain(db, "default", "low"))
+    assert found is not None
+    assert found.reasons == []
+
+
 async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     full: Cluster,
 ) -> None:

@@ -94,6 +94,24 @@ async def test_only_what_is_lacking_wakes(
     assert len(one_host.wanted()) == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (asking(memory_mb=40), asking(memory_mb=70)),
+        (asking(memory_mb=40, port=8080), asking(memory_mb=70, port=8080)),
+    ],
+)
+async def test_what_replaces_another_is_woken_by_room_for_what_it_needs_beyond_that(
+    one_host: Cluster, before: TaskGroup, after: TaskGroup
+) -> None:
+    await run(one_host, job("web", before), job("other", asking(memory_mb=40)))
+    await run(one_host, job("web", after))
+    (blocked,) = one_host.evaluations(EvalStatus.BLOCKED)
+    await end(one_host, "other")
+    assert blocked.id in await one_host.work()
+    assert [one.placement.resources.memory for one in one_host.wanted("web")] == [70]
+
+
 async def test_a_port_of_the_range_wakes_what_asks_for_any(cluster: Cluster) -> None:
     narrow = msgspec.structs.replace(
         host().node_resources, min_dynamic_port=20000, max_dynamic_port=20000

@@ -102,7 +102,14 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
             parts = msgspec.structs.replace(
                 in_public(parts_of(store, config)), wrappers=engine.desk, ids=unique_ids()
             )
-            async with open_web(parts, wrapper.routes(), (), listeners.places, most=wrapper.MOST):
+            async with open_web(
+                parts,
+                wrapper.routes(),
+                (),
+                listeners.places,
+                most=wrapper.MOST,
+                doorkeeper=wrapper.doorkeeper(),
+            ):
                 world = PoolWorld(store, runner, config, tokens)
                 world.slurm, world.engine = slurm, engine
                 url = f"http://127.0.0.1:{listeners.port}"

@@ -193,6 +193,19 @@ async def test_a_restart_makes_it_wait_anew(tmp_path: Path, autojump_clock: obje
     assert stage.health == [(16, True)]
 
 
+async def test_of_what_is_to_stop_nothing_that_has_ended_begins_anew(
+    tmp_path: Path, autojump_clock: object
+) -> None:
+    first = mock("first", config={"run_for": "1s"}, lifecycle=Lifecycle(hook="prestart"))
+    after = mock("after", config={"run_for": "60s"}, lifecycle=Lifecycle(hook="poststop"))
+    async with on_stage(service(first, mock(config=FOREVER), after), tmp_path) as stage:
+        await trio.sleep(5)
+        stage.want(desired_status="stop")
+        await trio.sleep(10)
+        stage.runner.restart(None, all_tasks=True)
+    assert [stage.types(name).count("Started") for name in ("first", "main", "after")] == [1, 1, 2]
+
+
 async def test_it_is_unhealthy_when_the_deadline_has_passed_and_the_task_says_why(
     tmp_path: Path,
     autojump_clock: object,

@@ -166,6 +166,14 @@ async def test_what_is_sent_is_bounded(claimant: Claimant) -> None:
         assert answer.status_code == 400
 
 
+@pytest.mark.parametrize(("secret", "status"), [("", b" 401 "), ("x" * 64, b" 403 ")])
+async def test_no_body_is_read_of_who_shows_no_secret_of_ours(
+    claimant: Claimant, secret: str, status: bytes
+) -> None:
+    claimant.token = secret
+    assert status in await announced(claimant, 5)
+
+
 async def test_orders_come_as_soon_as_they_are_given_and_once(claimant: Claimant) -> None:
     world = claimant.world
     await claimant.ask_for_it()

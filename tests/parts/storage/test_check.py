@@ -161,6 +161,23 @@ async def test_what_breaks_a_rule_is_found(busy: Path, rule: str, statement: str
     assert [fault for fault in check(busy) if fault.startswith(f"{rule}: ")]
 
 
+@pytest.mark.parametrize(("failed", "sound"), [(1, True), (0, False)])
+async def test_where_a_rollout_failed_halfway_what_it_brought_may_share_a_name(
+    busy: Path, failed: int, sound: bool
+) -> None:
+    damage(
+        busy,
+        "UPDATE allocations SET name = 'web.web[0]', job_version ="
+        " (id = (SELECT max(id) FROM allocations WHERE job_id = 'web')) WHERE job_id = 'web'",
+    )
+    with closing(sqlite3.connect(busy / "steward.db", isolation_level=None)) as connection:
+        connection.execute(
+            "UPDATE deployments SET status = 'failed', job_version = :failed", {"failed": failed}
+        )
+    told = [fault for fault in check(busy) if fault.startswith("what is wanted has a name")]
+    assert not told if sound else told
+
+
 async def test_a_damaged_file_is_found(busy: Path) -> None:
     file = busy / "steward.db"
     content = bytearray(file.read_bytes())

@@ -15,7 +15,7 @@ import trio
 
 from storage.check import check
 from storage.errors import StorageFull, StorageUnusable
-from storage.mark import MARK_NAME
+from storage.mark import MARK_NAME, Mark
 from storage.snapshot import restore, save
 from storage.store import FILE_NAME, open_store
 from tests.parts.storage.test_writer import add, names
@@ -27,6 +27,7 @@ FAULTY = Path(__file__).parent.parent.parent / "fakes/faulty.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 HEADER, FRAME = 32, 24 + 4096  # bytes of a log's beginning, and of each page in it
 EVERY = int(os.environ.get("TEST_TORN_EVERY", "499"))  # bytes between two cuts; 1 tries them all
+PARTS = 1 + 3 * FRAME // EVERY // 1000  # each has a deadline of its own
 
 
 async def look(directory: Path) -> set[str]:
@@ -61,13 +62,14 @@ async def test_a_crash_keeps_every_write(work: Path) -> None:
 # ---- the log -------------------------------------------------------------------------------------
 
 
-async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_a_log_torn_anywhere_gives_whole_writes_or_is_refused(work: Path, part: int) -> None:
     sizes = await crashed(work, "a", "b", "c")
     whole = (work / LOG).read_bytes()
     first = max(len(whole) - 3 * FRAME, sizes[0])
     edges = {size + near for size in sizes for near in range(-FRAME - 2, -FRAME + 26)}
     cuts = {*range(first, len(whole), EVERY), *edges, *(size - 1 for size in sizes)}
-    for cut in sorted(one for one in cuts if first <= one < len(whole)):
+    for cut in sorted(one for one in cuts if first <= one < len(whole))[part::PARTS]:
         with pytest.raises(StorageUnusable, match="writes that were answered are missing"):
             await opened_at(work, whole[:cut])
         # Whoever accepts the loss gets what was whole.
@@ -229,6 +231,28 @@ async def test_a_full_disk_keeps_what_was_answered_and_goes_on_when_there_is_roo
         await store.write(add("after"))
     assert await look(small_disk) == {"default", *kept, "after"}
     assert check(small_disk) == []
+
+
+async def test_a_store_starts_without_room_for_its_mark_and_has_it_with_the_next_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, is_full = os.pwrite, True
+
+    def pwrite(file: int, data: bytes, place: int) -> int:
+        if is_full and data.startswith(b"open"):
+            raise OSError(errno.ENOSPC, "no room")
+        return write(file, data, place)
+
+    await look(tmp_path)
+    (tmp_path / MARK_NAME).unlink()
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    async with open_store(tmp_path, cluster_id="c", now=NOW) as store:
+        assert Mark(tmp_path).index == 0
+        is_full = False
+        index = await store.write(lambda tx: (add("a")(tx), tx.index)[1])
+        assert Mark(tmp_path).was_open
+        assert Mark(tmp_path).index == index
+    assert await look(tmp_path) == {"default", "a"}
 
 
 async def test_a_disk_that_cannot_be_written_is_refused_at_the_start(small_disk: Path) -> None:

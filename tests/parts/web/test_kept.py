@@ -27,9 +27,10 @@ class Counting:
         return reply.read(b"x" * self.size, db.table_index("things"))
 
 
-def ask(query: str = "", path: str = "/things") -> Request:
+def ask(query: str = "", header: str = "", **parameters: str) -> Request:
     fields = dict.fromkeys(Request.__struct_fields__)
-    return Request(**{**fields, "path": path, "query": Query(query)})  # type: ignore[arg-type]
+    asked = {"query": Query(query, namespace=header), "parameters": parameters}
+    return Request(**{**fields, **asked})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -71,6 +72,22 @@ async def test_an_answer_is_given_again_to_who_asks_the_same(
     assert handler.asked == made
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (ask("namespace=", "b"), ask("namespace=&namespace=b")),  # of b, and of no other
+        (ask(name="a/b"), ask(name="a%2Fb")),
+    ],
+)
+async def test_what_is_asked_is_what_was_understood_of_it(
+    store: Store, handler: Counting, one: Request, other: Request
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    for asked in (one, other, one, other):
+        store.read(lambda db, asked=asked: kept.reply(of, asked, db))
+    assert handler.asked == 2
+
+
 @pytest.mark.parametrize(("table", "made"), [("things", 2), ("others", 1)])
 async def test_it_is_made_anew_when_what_it_shows_has_changed(
     store: Store, handler: Counting, table: str, made: int
@@ -80,6 +97,31 @@ async def test_it_is_made_anew_when_what_it_shows_has_changed(
     await touch(store, table)
     read(store, kept, of, "")
     assert handler.asked == made
+
+
+async def test_while_nothing_is_written_the_store_is_not_asked(
+    store: Store, handler: Counting
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    moment = store.moment
+    assert kept.at(moment, of, ask()) is None
+    made = store.read(lambda db: kept.reply(of, ask(), db, moment))
+    assert kept.at(store.moment, of, ask()) is made
+    assert kept.at(store.moment, of, ask("prefix=a")) is None
+    assert kept.at(store.moment, route(handler), ask()) is None
+    await touch(store, "others")
+    assert kept.at(store.moment, of, ask()) is None
+    again = store.moment
+    assert store.read(lambda db: kept.reply(of, ask(), db, again)) is made
+    assert kept.at(store.moment, of, ask()) is made
+
+
+async def test_what_was_read_while_something_changed_may_not_hold_any_more(
+    store: Store, handler: Counting
+) -> None:
+    kept, of = Kept(), route(handler, "things")
+    store.read(lambda db: kept.reply(of, ask(), db, None))
+    assert kept.at(None, of, ask()) is None
 
 
 async def test_what_names_no_tables_is_never_kept(store: Store, handler: Counting) -> None:

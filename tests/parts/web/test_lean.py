@@ -18,11 +18,12 @@ from daemon.web.connections import _Connection
 from daemon.web.lean import Handed
 from daemon.web.listeners import listen
 from daemon.web.reply import Reply
-from daemon.web.request import Read, Request, Stream, Write
+from daemon.web.request import Read, Request, Route, Stream, Write
 from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
 from storage.errors import Denied
 from storage.readers import Snapshot
 from storage.store import Store
+from storage.writer import Transaction
 from tests.parts.api.asking import parts_of
 from tests.parts.web.test_connections import plain
 
@@ -39,6 +40,11 @@ def deny(request: Request, db: Snapshot) -> Reply:
 
 def fail(request: Request, db: Snapshot) -> Reply:
     raise ZeroDivisionError("a defect")
+
+
+def change(tx: Transaction) -> None:
+    tx.execute("UPDATE store SET created_at = created_at + 1", {})
+    tx.touch("things", "things/a")
 
 
 async def echo(request: Request) -> Reply:
@@ -70,11 +76,13 @@ ROUTES = (
 
 
 @asynccontextmanager
-async def serving(store: Store, directory: Path, *, lean: bool = True) -> AsyncIterator[int]:
+async def serving(
+    store: Store, directory: Path, *, lean: bool = True, routes: tuple[Route, ...] = ROUTES
+) -> AsyncIterator[int]:
     """Answer requests on a port."""
     parts = parts_of(store, Config(data_dir=directory, lean_door=lean), asks=False)
     with listen("127.0.0.1", 0) as listener:
-        async with open_web(parts, ROUTES, (), [plain(listener)]):
+        async with open_web(parts, routes, (), [plain(listener)]):
             yield listener.getsockname()[1]
 
 
@@ -127,6 +135,10 @@ HOT = [
     asking("GET /show"),
     asking("GET /show?pretty"),
     asking("GET /v1/show/a%2Fb"),
+    asking("GET /show?index=0"),
+    asking("GET /show?%69ndex=0"),
+    asking("GET /show?index=9&wait=1ms"),
+    asking("GET /show?index=x"),
     asking("GET /show?stale=maybe"),
     asking("GET /show?region=elsewhere"),
     asking("GET /show", "Accept-Encoding: gzip"),
@@ -169,8 +181,6 @@ async def test_what_is_hot_is_not_handed_over(
 
 
 WARM = [
-    asking("GET /show?index=0"),
-    asking("GET /show?%69ndex=0"),
     asking("GET /long"),
     asking("GET /stream"),
     asking("GET /elsewhere"),
@@ -205,6 +215,21 @@ async def test_all_else_is_handed_over_with_its_bytes(
     assert request_.startswith(handed[0].data)
     assert handed[0].data
     assert handed[0].has_asked
+
+
+async def test_who_waits_for_news_is_not_handed_over(
+    store: Store, port: int, handed: list[Handed]
+) -> None:
+    index = store.read(lambda db: db.last_index())
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(asking(f"GET /show?index={index}"))
+        while not store._topics._prefixes:
+            await trio.lowlevel.checkpoint()
+        await store.write(change)
+        assert f"x-nomad-index: {index + 1}\r\n".encode() in await answered(stream)
+        await stream.send_all(READ)
+        assert (await answered(stream)).startswith(b"HTTP/1.1 200 ")
+    assert handed == []
 
 
 async def test_requests_that_come_at_once_are_answered_in_order(port: int) -> None:
@@ -293,6 +318,32 @@ async def test_when_the_daemon_ends_idle_connections_do(
             mock_clock.jump(CLOSING + 1)
     # No time has passed on the clock since: nothing was waited for.
     assert await to_its_end(stream) == b""
+    await stream.aclose()
+
+
+async def test_what_is_answered_while_the_daemon_ends_is_done_once(
+    store: Store, tmp_path: Path
+) -> None:
+    begun, goes_on, done = trio.Event(), trio.Event(), list[bytes]()
+
+    async def slow(request: Request) -> Reply:
+        begun.set()
+        await goes_on.wait()
+        done.append(request.body)
+        return Reply(status=204)
+
+    async def go_on() -> None:
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        goes_on.set()
+
+    routes = (Write("POST", "/slow", slow, ANYONE, hot=True),)
+    async with trio.open_nursery() as nursery, serving(store, tmp_path, routes=routes) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(asking("POST /slow", body="once"))
+        await begun.wait()
+        nursery.start_soon(go_on)
+    assert (await to_its_end(stream)).count(b"HTTP/1.1 ") == 1
+    assert done == [b"once"]
     await stream.aclose()
 
 

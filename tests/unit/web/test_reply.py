@@ -1,6 +1,8 @@
 """Answers in the form that a door sends."""
 
-from daemon.web.reply import JSON, Reply, finished, read
+import msgspec
+
+from daemon.web.reply import JSON, TEXT, Reply, finished, read
 
 
 def test_an_answer_without_a_body_names_no_type() -> None:
@@ -26,3 +28,24 @@ def test_what_a_handler_says_in_a_header_is_one_line() -> None:
 def test_a_type_that_was_asked_for_stays_on_an_answer_without_a_body() -> None:
     bare = finished(Reply(status=204, headers={"Content-Type": JSON}))
     assert bare.headers["Content-Type"] == JSON
+
+
+def test_what_has_a_type_is_taken_for_nothing_else() -> None:
+    answers = (
+        Reply(body={}),
+        Reply(body=b"a", content_type=TEXT),
+        Reply(headers={"Content-Type": JSON}),
+    )
+    for answer in answers:
+        assert finished(answer).headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_state_is_told_in_both_spellings() -> None:
+    answer = finished(msgspec.structs.replace(read(b"[]", 7, next_token="a"), knows_leader=False))
+    for by in ("Service", "Nomad"):
+        told = {
+            name.removeprefix(f"X-{by}-"): value
+            for name, value in answer.headers.items()
+            if name.startswith(f"X-{by}-")
+        }
+        assert told == {"Index": "7", "KnownLeader": "false", "LastContact": "0", "NextToken": "a"}

@@ -9,6 +9,8 @@ import msgspec
 
 from daemon.clock import Clock
 from daemon.runner.changes import Changes
+from daemon.runner.drivers.process import signal_number
+from daemon.runner.drivers.slurm.cluster import seconds
 
 
 class Order(msgspec.Struct):
@@ -34,7 +36,19 @@ class Orders:
         """Tell whether a wrapper waits for an order at this moment."""
         return self._waiting > 0
 
-    def give(self, text: str) -> Order:
+    def stop(self, signal: str, grace: float) -> None:
+        """Have it signal the task, and end it after so many seconds."""
+        self._give(f"stop {_shell_name(signal)} {seconds(grace)}")
+
+    def signal(self, name: str) -> None:
+        """Have it send a signal to the main process of the task."""
+        self._give(f"signal {_shell_name(name)}")
+
+    def fetch_files(self) -> Order:
+        """Have it fetch the files of the task anew."""
+        return self._give("files")
+
+    def _give(self, text: str) -> Order:
         """Give an order; its number is higher than those an earlier daemon gave."""
         last = self._given[-1].number if self._given else 0
         order = Order(max(last, self._taken, self._clock.now() // 1_000_000) + 1, text)
@@ -69,3 +83,8 @@ class Orders:
         """Let nobody wait any more: the daemon ends."""
         self._is_over = True
         self._changes.announce()
+
+
+def _shell_name(signal: str) -> str:
+    """Return a signal as a shell's `kill` takes it."""
+    return signal_number(signal).name.removeprefix("SIG")

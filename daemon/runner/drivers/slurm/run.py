@@ -16,10 +16,9 @@ import trio
 
 from daemon.runner.changes import Changes
 from daemon.runner.drivers.driver import Attempt, Exit, StartFailed
-from daemon.runner.drivers.process import signal_number
 from daemon.runner.drivers.slurm import states, submission
 from daemon.runner.drivers.slurm.bundle import home_of
-from daemon.runner.drivers.slurm.cluster import Cluster, seconds
+from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.intake import Intake
 from daemon.runner.drivers.slurm.orders import Orders
 from daemon.runner.drivers.slurm.states import Sighting
@@ -272,7 +271,7 @@ class Run:
             await self._withdraw()
         if self.row.status != RunStatus.RUNNING:
             return ""
-        self._orders.give(f"stop {_shell_name(signal)} {seconds(grace)}")
+        self._orders.stop(signal, grace)
         with trio.move_on_after(grace + LATE):
             await self._ended.wait()
             return ""
@@ -297,13 +296,13 @@ class Run:
 
     def signal(self, name: str) -> None:
         """Have the wrapper send a signal to its main process."""
-        self._orders.give(f"signal {_shell_name(name)}")
+        self._orders.signal(name)
 
     async def refresh(self) -> None:
         """Have the wrapper fetch the files anew; return when it has, or will not."""
         if self.row.status != RunStatus.RUNNING:
             return
-        order = self._orders.give("files")
+        order = self._orders.fetch_files()
         with trio.move_on_after(_DELIVERY):
             while not (self._orders.is_taken(order) or self._ended.is_set()):
                 await self._changes.wait()
@@ -464,8 +463,3 @@ def _number_of(user: str) -> int:
 
 def _say_nothing(text: str) -> None:
     del text
-
-
-def _shell_name(signal: str) -> str:
-    """Return a signal as a shell's `kill` takes it."""
-    return signal_number(signal).name.removeprefix("SIG")

@@ -3,11 +3,11 @@
 One daemon lives through all of it on the same data. In each round clients register, update, stop and
 dispatch at the same time; after a random number of acknowledged requests the daemon is killed
 and started again. Each task writes a line when it starts, so that what started twice shows.
+The tests are in several files, which those that run them side by side hand out whole.
 """
 
 import os
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from tests.service.daemon import Steward, open_steward
 SEED = 20261121
 ROUNDS = int(os.environ.get("TEST_KILLS", "200"))
 PER_TEST = 10  # rounds; a test has a deadline
+PARTS = 3  # files of tests
 CLIENTS = 5
 MOST_REQUESTS = 25  # acknowledged before the kill
 
 # A client cut off while it sends leaves a generator of the HTTP library to the garbage collector.
-pytestmark = pytest.mark.filterwarnings(
+CUT_OFF = pytest.mark.filterwarnings(
     "ignore:.*ByteStream.__aiter__:pytest.PytestUnraisableExceptionWarning"
 )
 
@@ -146,7 +147,7 @@ async def check(steward: Steward, ledger: Ledger, alive: set[str]) -> None:
     pids = ledger.starts.pids()
     for one in allocations:
         if one["ID"] in alive and one["DesiredStatus"] == "run":
-            assert (one["ClientStatus"], is_alive(pids[one["ID"]])) == ("running", True)
+            assert (one["ClientStatus"], is_alive(pids[one["ID"]], one["ID"])) == ("running", True)
     wanted = {one["ID"] for one in allocations if one["ClientStatus"] == "running"}
     # What runs since a moment ago may not have come so far, and what the daemon before this one was
     # about to end for good has to be looked for first.
@@ -186,16 +187,16 @@ async def forget(steward: Steward, ledger: Ledger) -> None:
     await steward.until("/v1/jobs", lambda shown: {one["ID"] for one in shown} == {"parent"})
 
 
-@pytest.fixture
-async def steward(tmp_path: Path) -> AsyncIterator[Steward]:
-    async with open_steward(tmp_path, "--dev") as running:
-        yield running
+def firsts(part: int) -> list[int]:
+    """Return with which rounds the tests of one of the parts begin."""
+    return list(range(0, ROUNDS, PER_TEST))[part::PARTS]
 
 
-@pytest.mark.parametrize("first", range(0, ROUNDS, PER_TEST))
-async def test_promises_outlive_a_kill(steward: Steward, tmp_path: Path, first: int) -> None:
-    ledger = Ledger(tmp_path)
-    text = ENDS.format(starts=ledger.starts.path, code=0)
-    await steward.register(job("parent", "batch", text, ParameterizedJob={}))
-    for number in range(first, first + PER_TEST):
-        await round_of(steward, ledger, number)
+async def live(directory: Path, first: int) -> None:
+    """Live through the rounds of one test."""
+    async with open_steward(directory, "--dev") as steward:
+        ledger = Ledger(directory)
+        text = ENDS.format(starts=ledger.starts.path, code=0)
+        await steward.register(job("parent", "batch", text, ParameterizedJob={}))
+        for number in range(first, first + PER_TEST):
+            await round_of(steward, ledger, number)

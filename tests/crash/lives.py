@@ -1,0 +1,204 @@
+"""The lives that a daemon lives again and again on the same data, each with scenes of its own."""
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import msgspec
+
+from daemon.runner import rotation
+from daemon.runner.logs import TaskLog
+from storage import schema
+from storage.records.task import LogConfig
+from storage.store import FILE_NAME
+from tests.crash import accounts, pools, scenes
+from tests.crash.launcher import BARE
+from tests.crash.ledger import job
+from tests.crash.mortal import Mortal
+from tests.crash.world import World, open_world
+from tests.fakes.slurm.world import fake_slurm
+
+_FIRST_FORM = Path(__file__).parent.parent / "parts/storage/forms/0001.sql"
+
+
+class Life:
+    """A daemon that lives through scene after scene on the same data."""
+
+    name = "main"
+    played: tuple[scenes.Scene, ...] = (*scenes.SCENES, *accounts.SCENES)
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.steward: Mortal = world.steward
+        self._by_name = {one.__name__: one for one in self.played}
+
+    @property
+    def names(self) -> list[str]:
+        """The scenes of this life, and its own beginning and end."""
+        return [*self._by_name, "begin", "end"]
+
+    async def open(self) -> None:
+        await self.steward.start()
+        answer = await self.steward.post("/v1/acl/bootstrap")
+        self.steward.token = answer["SecretID"]
+
+    async def play(self, scene: str) -> None:
+        """Live through a scene, with a daemon that is ready before and, unless it is killed, after."""
+        match scene:
+            case "begin":
+                await self.steward.kill()
+                await self.steward.start_or_die()
+            case "end":
+                await self.world.register(scenes.long(self.world, "web"))
+                await self.steward.stop()
+                await self.steward.start_or_die()
+            case _:
+                await self._by_name[scene](self.world)
+        if self.steward.is_running:
+            await self.world.settled()
+
+    async def rise(self) -> None:
+        """Start again, and look for everything that was promised."""
+        if not self.steward.is_running:
+            await self.steward.start()
+        await self.world.examine()
+        await self.world.clear()
+
+
+class Bare(Life):
+    """The same on a machine without control groups and without holes in files."""
+
+    name = "bare"
+    played = (scenes.versions, scenes.files, scenes.logs, scenes.isolated)
+
+    @property
+    def names(self) -> list[str]:
+        return [*super().names, "begin in a move"]
+
+    async def play(self, scene: str) -> None:
+        if scene == "begin in a move":
+            marks = await _leave_a_move(self.world)
+            await self.steward.start_or_die()
+            if self.steward.is_running:
+                await self.world.until_gone(*marks)
+        else:
+            await super().play(scene)
+
+
+class Clustered(Life):
+    """The same with a pool that is a partition of a made-up cluster."""
+
+    name = "clustered"
+    played = pools.SCENES
+
+    async def rise(self) -> None:
+        self.steward.flags = self.steward.all_flags  # also if it died without its pool
+        await super().rise()
+
+
+class First(Life):
+    """The first start on an empty directory, and the start on a store of an older form."""
+
+    name = "first"
+    played = ()
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._number = 0
+
+    @property
+    def names(self) -> list[str]:
+        return ["new", "new with a small cloud", "half made", "of an older form"]
+
+    async def open(self) -> None:
+        """Nothing: each scene is a start of its own."""
+
+    async def play(self, scene: str) -> None:
+        self._number += 1
+        self.steward.token = ""
+        self.steward.data_dir = self.steward.directory / f"data-{self._number}"
+        self.steward.flags = (
+            ("--dev", "--acl", "--dev-cloud", *self.steward.config)
+            if scene.endswith("cloud")
+            else self.steward.config
+        )
+        self.steward.data_dir.mkdir(mode=0o700)
+        if scene == "of an older form":
+            _make_old(self.steward.data_dir / FILE_NAME)
+        if scene == "half made":
+            (self.steward.data_dir / f"{FILE_NAME}.new").touch()
+        await self.steward.start_or_die()
+
+    async def rise(self) -> None:
+        if not self.steward.is_running:
+            await self.steward.start()
+        if "--dev" in self.steward.flags:
+            answer = await self.steward.post("/v1/acl/bootstrap")
+            self.steward.token = answer["SecretID"]
+        own = await self.steward.get("/v1/acl/token/self")
+        assert own["Type"] == "management"
+        if "--dev-cloud" in self.steward.flags:
+            assert await self.steward.get("/v1/auth/cloudid/role/dev")
+            assert await self.steward.get("/v1/auth/cloudid/config")
+        await self.world.examine()
+        await self.steward.kill()
+
+
+async def _leave_a_move(world: World) -> list[Path]:
+    """Kill the daemon, and leave its logs as in the midst of a move: one to be undone, one to be finished.
+
+    Returns what marks them.
+    """
+    definition = job(
+        "moved", "service", f"echo hello; {scenes.RUNS_ON.format(starts=world.starts.path)}"
+    )
+    await world.register(definition)
+    (found, *_) = await world.steward.allocations("moved", "running")
+    await world.until_started(found["ID"])
+    await world.steward.kill()
+    return _half_move(f"{world.steward.data_dir}/alloc/{found['ID']}")
+
+
+def _half_move(directory: str) -> list[Path]:
+    marks = []
+    for kind in ("stdout", "stderr"):
+        log = TaskLog(directory, "t", kind, LogConfig())
+        copy = Path(rotation._copy_path(log, 0))
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text("hello")
+        marks.append(rotation._mark(log))
+        marks[-1].touch()
+    return marks
+
+
+def _make_old(path: Path) -> None:
+    """Make a store as the first version did."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_FIRST_FORM.read_text())
+        connection.execute(schema._FIRST_ROW, {"cluster_id": "old", "now": 1})
+        document = msgspec.json.encode(schema._DEFAULT).decode()
+        connection.execute(schema._ADD_NAMESPACE, {"name": "default", "document": document})
+        connection.execute("INSERT INTO table_indexes (name, last_index) VALUES ('namespaces', 1)")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        connection.execute("PRAGMA user_version = 1")
+
+
+LIVES: dict[str, type[Life]] = {one.name: one for one in (Life, Bare, Clustered, First)}
+
+
+@asynccontextmanager
+async def open_lives(directory: Path, names: Iterable[str] = LIVES) -> AsyncIterator[list[Life]]:
+    """Make lives, each in a directory of its own; none has begun."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for name in names:
+            place = directory / name
+            variables = {BARE: "yes"} if name == "bare" else {}
+            slurm = (
+                stack.enter_context(fake_slurm(place / "slurm")) if name == "clustered" else None
+            )
+            world = await stack.enter_async_context(open_world(place, slurm, **variables))
+            found.append(LIVES[name](world))
+        yield found

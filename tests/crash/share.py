@@ -1,0 +1,31 @@
+"""A share of the crash matrix, which every run of the tests makes; `bench/crash_matrix.py` makes all of it.
+
+The tests are in several files, which those that run them side by side hand out whole.
+"""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.crash.lives import open_lives
+from tests.crash.matrix import Matrix, Row, carry_out, hunt, way_of
+
+SEED = 20261122
+
+
+async def kill_at(directory: Path, scenes: Iterable[str], **kinds: int) -> list[Row]:
+    """Live through scenes, then be killed in them at so many points of each kind."""
+    chance = random.Random(SEED)  # repeatable, not secret
+    async with open_lives(directory, ["main"]) as (life,):
+        await life.open()
+        matrix = Matrix([await way_of(life, scene) for scene in scenes], SEED)
+        turns = [turn for kind, count in kinds.items() for turn in matrix.turns_of(kind)[:count]]
+        return [await carry_out(life, matrix.choose(chance, *turn)[0]) for turn in turns]
+
+
+async def hunts(directory: Path, prey: Iterable[str]) -> list[Row]:
+    """Kill processes of tasks, one after another."""
+    chance = random.Random(SEED)  # repeatable, not secret
+    async with open_lives(directory, ["main"]) as (life,):
+        await life.open()
+        return [await hunt(life, chance, one) for one in prey]

@@ -1,0 +1,14 @@
+"""SIGKILL under load, at seeded random points (`rounds.py`): the second part of the rounds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash import rounds
+
+pytestmark = rounds.CUT_OFF
+
+
+@pytest.mark.parametrize("first", rounds.firsts(1))
+async def test_promises_outlive_a_kill(tmp_path: Path, first: int) -> None:
+    await rounds.live(tmp_path, first)

@@ -1,0 +1,12 @@
+"""Kills of what the daemon has started: shims and tasks, while it lives and while it does not (`share.py`)."""
+
+from pathlib import Path
+
+from tests.crash.matrix import PREY
+from tests.crash.share import hunts
+
+
+async def test_promises_outlive_kills_of_shims_and_tasks(tmp_path: Path) -> None:
+    rows = await hunts(tmp_path, PREY)
+    assert [row.broken for row in rows if row.broken] == []
+    assert [row.point for row in rows] == [*PREY]

@@ -1,0 +1,70 @@
+"""The plan of the crash matrix, and what is made of its runs."""
+
+import argparse
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench import crash_matrix
+from tests.crash.matrix import PREY, Matrix, Row, Way
+from tests.crash.points import points
+
+WAYS = [
+    Way("main", "short", 0.5, {"a:os.kill": (3, 3), "b:os.open": (1, 0)}),
+    Way("main", "long", 10.0, {"a:os.kill": (9, 9)}),
+]
+OPTIONS = argparse.Namespace(runs=1, seed=1, all=False)
+
+
+def row(number: int, point: str, broken: str = "") -> Row:
+    return Row(number, point, 0, "main: short", 1.0, is_exact=True, broken=broken)
+
+
+def keep(directory: Path, *rows: Row, more: bytes = b"") -> None:
+    lines = b"".join(msgspec.json.encode(one) + b"\n" for one in rows)
+    (directory / "rows-1.jsonl").write_bytes(lines + more)
+
+
+def test_each_side_that_a_scene_comes_to_has_its_turn() -> None:
+    matrix = Matrix(WAYS, 1)
+    assert sorted(matrix.turns) == [("a:os.kill", 0), ("a:os.kill", 1), ("b:os.open", 0)]
+    assert matrix.missed(["a:os.kill", "b:os.open", "c:os.write"]) == ["c:os.write"]
+    assert matrix.turns_of("file") == [("b:os.open", 0)]
+
+
+def test_a_seed_chooses_the_same_again_and_what_is_short_more_often() -> None:
+    def chosen() -> list[tuple[str, int]]:
+        chance = random.Random(7)
+        kills = [Matrix(WAYS, 1).choose(chance, "a:os.kill", 0)[0] for _ in range(100)]
+        return [(one.way.scene, one.times) for one in kills]
+
+    first = chosen()
+    assert first == chosen()
+    assert {scene for scene, _ in first} == {"short", "long"}
+    assert sum(scene == "short" for scene, _ in first) > 80
+    assert max(times for _, times in first) <= 5
+
+
+def test_where_a_scene_is_over_before_another_is_tried() -> None:
+    kills = Matrix(WAYS, 1).choose(random.Random(7), "a:os.kill", 0)
+    assert sorted(one.way.scene for one in kills) == ["long", "short"]
+
+
+def test_a_line_that_was_cut_off_is_a_run_to_be_made_again(tmp_path: Path) -> None:
+    keep(tmp_path, row(4, "a:os.kill"), row(2, PREY[0]), more=b'{"number": 3, "po')
+    assert [one.number for one in crash_matrix.rows_of(tmp_path)] == [2, 4]
+
+
+def test_a_promise_that_is_broken_fails_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(number, point) for number, point in enumerate(points())]
+    assert crash_matrix.report(rows, OPTIONS) == 0
+    assert crash_matrix.report([*rows, row(999, points()[0], "it is gone")], OPTIONS) == 1
+    assert "promise broken: run 999, main: short: it is gone" in capsys.readouterr().out
+
+
+def test_a_point_that_was_never_hit_fails_the_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row(number, point) for number, point in enumerate(points()[1:])]
+    assert crash_matrix.report(rows, OPTIONS) == 1
+    assert f"never hit: {points()[0]}" in capsys.readouterr().out

@@ -1,0 +1,53 @@
+"""What a development daemon sets up for its small cloud."""
+
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from daemon.identity import devcloud
+from daemon.identity.door import Door
+from daemon.identity.example import PATH, POLICY, ROLE, prepare
+from storage.queries import identity, mounts, policies
+from storage.store import Store
+from tests.parts.identity.test_door import Clock, door, tokens
+
+__all__ = ["door", "tokens"]  # fixtures
+
+
+class Killed(Exception):
+    """What takes the place of the end of the process."""
+
+
+def killed_before(number: int) -> Callable[..., Any]:
+    """Return a way to write to a store that ends before a write."""
+    write, done = Store.write, []
+
+    async def counted(store: Store, work: Any) -> Any:
+        if len(done) == number:
+            raise Killed
+        done.append(work)
+        return await write(store, work)
+
+    return counted
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_a_first_start_that_was_cut_short_is_made_up_for(
+    store: Store, door: Door, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(lambda: str(uuid4()), "")
+    methods = await door.methods()
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", killed_before(number))
+        with pytest.raises(Killed):
+            await prepare(store, methods, Clock(), ids)
+    await prepare(store, methods, Clock(), ids)
+    mount = store.read(lambda db: mounts.find(db, PATH))
+    assert mount is not None
+    config = store.read(lambda db: identity.config(db, mount.accessor))
+    assert config is not None
+    assert config.tenant_id == devcloud.TENANT
+    assert store.read(lambda db: identity.role(db, mount.accessor, ROLE)) is not None
+    assert store.read(lambda db: policies.find(db, POLICY)) is not None
