@@ -3,12 +3,13 @@
     python -m bench.soak [--minutes 60] [--warm 5] [--span 10] [--seed 1] [--directory /dev/shm]
 
 A daemon of its own, with tokens and a small cloud, whose retention is so short that the minutes of
-the warm-up, in which all goes four times as fast, fill it. Meanwhile jobs are registered, updated, scaled, stopped and dispatched, commands run in tasks,
-logs and events are read, machines log in, variables change, garbage is collected. Each minute is
-measured: what the daemon holds, how long calls took, and what the machine itself could do then. The
-last minutes are compared with the first; beside the latencies stand their shares of the machine's
-limit in the same minute, because others may use it as well. Versions of jobs are kept for ever, so the
-store is counted without them. The exit status is 1 when something grew.
+the warm-up, in which all goes four times as fast, fill it. Meanwhile jobs are registered, updated,
+scaled, stopped and dispatched, commands run in tasks, logs and events are read, machines log in,
+variables change, garbage is collected. Each minute is measured: what the daemon holds, how long calls
+took, and what the machine itself could do then. The last minutes are compared with the first; beside
+the latencies stand their shares of the machine's limit in the same minute, because others may use it
+as well. Versions of jobs are kept for ever, so the store is counted without them. The exit status is
+1 when something grew or became slower, or failed.
 """
 
 import argparse
@@ -61,7 +62,7 @@ ROOM = {
     "descriptors": (0.0, 8.0),
     "threads": (0.0, 4.0),
     "passing_mib": (0.05, 0.5),
-    "directory_mib": (0.05, 5.0),
+    "files_mib": (0.05, 5.0),
 }
 FOR_EVER = ("job_versions", "sqlite_autoindex_job_versions_1", "job_version_states")
 LINE = "x" * 1000
@@ -299,8 +300,8 @@ def held(steward: Steward) -> dict[str, float]:
         "anonymous_mib": kib["Anonymous"] / 1024,
         "descriptors": len(list((process / "fd").iterdir())),
         "threads": len(list((process / "task").iterdir())),
-        "file_mib": sum(size for name, size in sizes if ".db" in name) / 2**20,
-        "directory_mib": sum(size for _, size in sizes) / 2**20,
+        "store_mib": sum(size for name, size in sizes if ".db" in name) / 2**20,
+        "files_mib": sum(size for name, size in sizes if ".db" not in name) / 2**20,
     }
 
 
@@ -332,7 +333,7 @@ async def look(soak: Soak, number: int, before: float) -> Minute:
     found = await trio.to_thread.run_sync(held, soak.steward)
     sizes = await trio.to_thread.run_sync(tables, soak.steward)
     found["versions_mib"] = sum(sizes.get(name, 0) for name in FOR_EVER)
-    found["passing_mib"] = found["file_mib"] - found["versions_mib"]
+    found["passing_mib"] = found["store_mib"] - found["versions_mib"]
     return Minute(
         number=number,
         tables=sizes,
