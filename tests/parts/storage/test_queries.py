@@ -155,8 +155,8 @@ class Explained(Snapshot):
         lambda db: metrics.unfinished_evaluations(db, 1),
         lambda db: metrics.allocations_by_status(db),
         lambda db: search.beginning(db, "jobs", ["default"], "w", 5),
-        lambda db: search.beginning(db, "allocations", ["default"], "w", 5),
-        lambda db: search.beginning(db, "evaluations", ["default"], "w", 5),
+        lambda db: search.beginning(db, "allocations", ["default"], "0a1b", 5),
+        lambda db: search.beginning(db, "evaluations", ["default"], "0a1b", 5),
         lambda db: search.beginning(db, "deployments", ["default"], "w", 5),
         lambda db: search.allocation_names(db, ["default"], "w", 5),
         lambda db: list(search.job_names(db, ["default"])),
@@ -206,12 +206,17 @@ async def test_no_query_reads_a_whole_table(
         ),
         (lambda db: holdings.holders(db), "SCAN a USING INDEX allocations_holding"),
         (
-            lambda db: search.beginning(db, "allocations", ["default"], "w", 5),
+            lambda db: search.beginning(db, "allocations", ["default"], "0a1b", 5),
             "autoindex_allocations_1 (id>? AND id<?)",
         ),
         (
-            lambda db: search.beginning(db, "evaluations", ["default"], "w", 5),
+            lambda db: search.beginning(db, "evaluations", ["default"], "0a1b", 5),
             "autoindex_evaluations_1 (id>? AND id<?)",
+        ),
+        # By so little one may find all there are, and none of a namespace that has few.
+        (
+            lambda db: search.beginning(db, "allocations", ["default"], "0", 5),
+            "allocations_by_job (namespace=?)",
         ),
     ],
 )

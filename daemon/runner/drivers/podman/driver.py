@@ -26,7 +26,6 @@ from daemon.runner.drivers.limits import CONTROLLERS, limits_of
 from daemon.runner.drivers.podman import spec
 from daemon.runner.drivers.podman.api import Container, Info, Podman, PodmanFailed
 from daemon.runner.drivers.podman.logs import Output
-from daemon.runner.drivers.podman.session import open_session
 from daemon.runner.drivers.podman.spec import Settings
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.env import Directories
@@ -189,6 +188,8 @@ class PodmanDriver:
             wanted["WorkingDir"] = directory
         if attempt.user:
             wanted["User"] = attempt.user
+        from daemon.runner.drivers.podman.session import open_session  # few need it, and late
+
         return await open_session(self._podman, spec.container_name(attempt), wanted, tty=tty)
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
