@@ -223,14 +223,17 @@ def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
         return
     if due.next_slot is None or due.next_slot <= now:
         yield f"a slot of {job.id} has come, and is not decided"
-    stops = [one.submit_time for one in jobs.versions(db, job.namespace, job.id) if one.stop]
+    versions = jobs.versions(db, job.namespace, job.id)
+    # A clock that was stopped or changed counts from there on: what was due is given up, in one row.
+    anew = [one.submit_time for one in versions if one.stop]
+    anew += [one.submit_time for one, older in pairwise(versions) if one.periodic != older.periodic]
     rows = periodic.slots(db, job.namespace, job.id)[::-1]
     for row, following in pairwise(rows):
         slot = row.slot
         for _ in range(row.slots - 1):
             slot = next_slot(job.periodic, slot) or slot
         expected = next_slot(job.periodic, slot)
-        if expected != following.slot and not any(slot < at <= following.slot for at in stops):
+        if expected != following.slot and not any(slot < at <= following.slot for at in anew):
             yield f"the ledger of {job.id} has a gap after {slot}: {expected}, {following.slot}"
 
 
