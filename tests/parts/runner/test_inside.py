@@ -230,7 +230,9 @@ async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
 ) -> None:
     client = Client()
     async with talking(world, running, shell, client, tty=True):
-        client.type("sleep 600 &\nfirst=$!\n(trap '' HUP; exec sleep 601) &\nstays=$!\n")
+        heedless = f"trap '' HUP; echo heedless >{pipe.path}; exec sleep 601"
+        client.type(f"sleep 600 &\nfirst=$!\n({heedless}) &\nstays=$!\n")
+        assert await pipe.line() == "heedless"
         client.type(f"sleep 602 & echo $stays $$ $first $! >{pipe.path}\n")
         stays, *pids = [int(pid) for pid in (await pipe.line()).split()]
         assert len(pids) == 3
