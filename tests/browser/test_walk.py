@@ -164,6 +164,28 @@ async def test_a_slow_network_is_only_slow(browser: Tab, steward: Steward) -> No
     assert browser.faults == []
 
 
+async def test_what_a_page_had_nothing_of_comes_and_goes_by_itself(
+    browser: Tab, steward: Steward
+) -> None:
+    async def register(count: int, memory: int) -> None:
+        task = {"Name": "main", "Driver": "raw_exec", "Config": {"command": "/bin/cat"}}
+        task["Resources"] = {"CPU": 20, "MemoryMB": memory}
+        group = {"Name": "g", "Count": count, "Update": {"MinHealthyTime": 0}, "Tasks": [task]}
+        await steward.post("/v1/jobs", {"Job": {"ID": "shop", "TaskGroups": [group]}})
+
+    await sign_in(browser, steward)
+    await register(0, 16)
+    await browser.open(f"{steward.address}/ui/job/shop")
+    await browser.until_text("#live", "live")
+    assert await browser.value("document.querySelector('#waiting, #deployment')") is None
+    await register(1, 10_000_000)
+    await browser.until_text("#waiting + #groups", "1 queued")
+    await browser.until_text("#groups + #deployment", "running")
+    await register(1, 16)
+    await browser.until("document.getElementById('waiting') === null")
+    assert browser.faults == []
+
+
 async def test_rights_are_given_and_explained(browser: Tab, steward: Steward) -> None:
     await sign_in(browser, steward)
     await browser.open(f"{steward.address}/ui/access")

@@ -38,11 +38,23 @@ async function refresh() {
   if (!answer.ok) return;
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
   index = Math.max(index, Number(fresh.body.dataset.index));
-  for (const region of fresh.querySelectorAll("[data-live]")) {
-    const shown = document.getElementById(region.id);
-    if (shown && !isBusy(shown) && shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
+  for (const shown of document.querySelectorAll("[data-live]")) {
+    if (!fresh.getElementById(shown.id) && !isBusy(shown)) shown.remove();
   }
+  [...fresh.querySelectorAll("[data-live]")].forEach(show);
   localize(document);
+}
+
+// Show a region as it is now; one that is new comes before the next that is there, or else at the end.
+function show(region, place, regions) {
+  const shown = document.getElementById(region.id);
+  if (shown) {
+    if (!isBusy(shown) && shown.innerHTML !== region.innerHTML) shown.replaceWith(region);
+    return;
+  }
+  const next = regions.slice(place + 1).map((one) => document.getElementById(one.id)).find(Boolean);
+  if (next) next.before(region);
+  else if (place) document.getElementById(regions[place - 1].id).after(region);
 }
 
 function refreshSoon() {
