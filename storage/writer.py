@@ -100,9 +100,8 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
-        self.is_committing = (
-            False  # what readers see may be another thing from one look to the next
-        )
+        # Then what readers see may be another thing from one look to the next.
+        self.is_committing = False
         self.index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
         self._log_number = self._log.stat().st_ino
 

@@ -77,7 +77,7 @@ def _engine(db: Snapshot, node: Node) -> Engine | UnsetType:
     )
 
 
-def stub(db: Snapshot, node: Node, *, resources: bool = False, system: bool = False) -> NodeStub:
+def stub(db: Snapshot, node: Node, *, resources: bool, system: bool) -> NodeStub:
     """Return the line of a node in a listing; with `system` it names the operating system."""
     line = NodeStub(
         id=node.id,
