@@ -55,6 +55,7 @@ class World:
             memory_total_mb=MEMORY,
             disk_total_mb=DISK,
             gc_interval_seconds=3600,
+            alloc_disk_seconds=3600,
             gc_max_allocs=20,
             gc_disk_usage_threshold=100,
             gc_inode_usage_threshold=100,
