@@ -30,7 +30,7 @@ COMMON = (
 # folder or module -> what it may import of ours, besides itself
 ALLOWED: dict[str, tuple[str, ...]] = {
     "storage": (),
-    "daemon.clock": (),
+    "daemon.clock": NOUNS,
     "daemon.clusters": NOUNS,
     "daemon.config": NOUNS,
     "daemon.dashes": (),

@@ -18,7 +18,7 @@ from hashlib import blake2b
 import msgspec
 import trio
 
-from daemon.clock import Clock
+from daemon.clock import Clock, wait_until
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
@@ -39,7 +39,6 @@ log = logging.getLogger("steward.periodic")
 _AT_ONCE = 32  # decisions that share a commit
 _LATE = MINUTE  # a slot that is older was missed
 _MOST_COUNTED = 1000  # slots that one line of the ledger counts
-_LONGEST_SLEEP = 30.0  # seconds: the wall clock may be set, and stands still in a sleeping machine
 
 _SHOWN = 10  # launches that people see in advance
 
@@ -326,8 +325,7 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
             now = clock.now()
             due = store.read(partial(periodic.due, now=now, most=_AT_ONCE))
             if not due:
-                with trio.move_on_after(_pause(store, now)):
-                    await change.wait()
+                await wait_until(store.read(periodic.next_time), clock, change)
                 continue
         async with unless_full("launches wait"), trio.open_nursery() as nursery:
             for one in due:
@@ -338,11 +336,3 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
 
 def _decide(key: tuple[str, str], started: int, now: int, eval_id: str, tx: Transaction) -> None:
     decide(tx, *key, started=started, now=now, eval_id=eval_id)
-
-
-def _pause(store: Store, now: int) -> float:
-    """Return for how many seconds there is nothing to do."""
-    at = store.read(periodic.next_time)
-    if at is None:
-        return float("inf")
-    return min(max(at - now, 0) / SECOND, _LONGEST_SLEEP)

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from daemon.acl.seal import Seal
-from daemon.clock import Clock
+from daemon.clock import Clock, wait_until
 from daemon.notify import message
 from daemon.notify.ways import NotTold, post, run
 from daemon.runner.http import Permit
@@ -23,7 +23,6 @@ from daemon.variables.change import items_of
 from storage.errors import Invalid, Unsealable
 from storage.queries import installation, notifications, variables
 from storage.queries.notifications import Key
-from storage.records.base import SECOND
 from storage.records.notification import Notification, NotificationStatus
 from storage.store import Store, unless_full
 
@@ -31,7 +30,6 @@ log = logging.getLogger("steward.notify")
 
 AT_ONCE = 8  # attempts
 _ATTEMPT = 20.0  # seconds that one may take
-_LONGEST_SLEEP = 60.0  # seconds: the wall clock may be set meanwhile
 _FOLDER = "steward/notify"  # of the variables that hold the secrets
 _ITEM = "secret"
 
@@ -64,10 +62,9 @@ class Sender:
                     for one in self._next(now):
                         self._busy.add((one.namespace, one.job_id))
                         nursery.start_soon(self._send, one)
-                    self._rest = trio.CancelScope()
-                    self._rest.deadline = trio.current_time() + self._pause(now)
-                    with self._rest:
-                        await change.wait()
+                    at = self._store.read(partial(notifications.next_time, now=now))
+                    with trio.CancelScope() as self._rest:
+                        await wait_until(at, self._clock, change)
 
     def _next(self, now: int) -> list[Notification]:
         if len(self._busy) >= AT_ONCE:
@@ -76,10 +73,6 @@ class Sender:
         found = self._store.read(partial(notifications.due, now=now, most=2 * AT_ONCE))
         free = [one for one in found if (one.namespace, one.job_id) not in self._busy]
         return free[: AT_ONCE - len(self._busy)]
-
-    def _pause(self, now: int) -> float:
-        at = self._store.read(partial(notifications.next_time, now=now))
-        return _LONGEST_SLEEP if at is None else min((at - now) / SECOND, _LONGEST_SLEEP)
 
     async def _send(self, one: Notification) -> None:
         problem: NotTold | None = None

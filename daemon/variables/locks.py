@@ -6,14 +6,12 @@ from functools import partial
 
 import trio
 
-from daemon.clock import Clock
+from daemon.clock import Clock, wait_until
 from storage.queries import variables
-from storage.records.base import SECOND
 from storage.store import Store, unless_full
 from storage.writer import Transaction
 
 STEP = 50  # locks that end in one write
-_LONGEST_SLEEP = 60.0  # seconds: the wall clock may be set meanwhile
 
 
 @asynccontextmanager
@@ -31,15 +29,10 @@ async def _follow(store: Store, clock: Clock) -> None:
             now = clock.now()
             ends = store.read(variables.next_end)
             if ends is None or ends > now:
-                with trio.move_on_after(_until(ends, now)):
-                    await changes.wait()
+                await wait_until(ends, clock, changes)
                 continue
         async with unless_full("locks whose time is over are not ended"):
             await store.write(partial(end, now=now))
-
-
-def _until(ends: int | None, now: int) -> float:
-    return _LONGEST_SLEEP if ends is None else min((ends - now) / SECOND, _LONGEST_SLEEP)
 
 
 def end(tx: Transaction, now: int) -> None:

@@ -1,0 +1,44 @@
+import trio
+import trio.testing
+
+from daemon.clock import wait_until
+from storage.records.base import HOUR, SECOND
+from tests.samples import NOW
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> int:
+        return self.time
+
+
+async def test_the_time_is_waited_for_by_the_clock_however_it_is_set(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    clock, began = Clock(), trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait_until, NOW + HOUR, clock, trio.Event())
+        await trio.sleep(7200)
+        assert nursery.child_tasks  # the clock stands still
+        clock.time = NOW + HOUR
+    assert trio.current_time() - began < 7200 + 60
+
+
+async def test_what_happens_sooner_ends_it(autojump_clock: trio.testing.MockClock) -> None:
+    for time in (NOW + HOUR, None):
+        event, began = trio.Event(), trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_until, time, Clock(), event)
+            await trio.sleep(5000)
+            event.set()
+        assert trio.current_time() - began == 5000
+
+
+async def test_a_time_that_has_passed_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    began = trio.current_time()
+    await wait_until(NOW - SECOND, Clock(), trio.Event())
+    assert trio.current_time() == began
