@@ -188,14 +188,18 @@ def _displaced(
         if one.desired_status != DesiredStatus.EVICT or one.name in present:
             continue
         by = allocations.find(db, one.desired.preempted_by_allocation)
-        own = by is not None and by.namespace == one.namespace
-        who = f'job "{by.job_id}"' if by and own else "a job of another namespace"
         yield Reason(
             cause=Cause.PREEMPTED,
-            message=f"{one.name} made room for {who}, which matters more",
+            message=f"{one.name} made room for {_who(by, one.namespace)}, which matters more",
             task_group=group.name,
             allocation_id=one.id,
         )
+
+
+def _who(by: Allocation | None, namespace: str) -> str:
+    if by is None:  # it is kept no longer
+        return "another job"
+    return f'job "{by.job_id}"' if by.namespace == namespace else "a job of another namespace"
 
 
 def _starting(db: Snapshot, one: Allocation) -> Reason:

@@ -38,6 +38,8 @@ _OWN = (
     "_PYI",
     "PYTHON",
 )
+# What the shell that started the agent counts for itself.
+_OF_A_SHELL = frozenset({"_", "SHLVL", "OLDPWD"})
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
@@ -57,7 +59,7 @@ def passed_on(environment: Mapping[str, str], *, bundled: bool) -> dict[str, str
     kept = {
         name: value
         for name, value in environment.items()
-        if not name.startswith(_OWN) and not _SECRET.search(name)
+        if not (name.startswith(_OWN) or name in _OF_A_SHELL or _SECRET.search(name))
     }
     if bundled:
         kept.pop("LD_LIBRARY_PATH", None)

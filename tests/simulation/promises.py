@@ -100,10 +100,12 @@ def _job(db: Snapshot, job_id: str) -> Job:
 def _unexplained(db: Snapshot, job: Job) -> Iterator[str]:
     found = explain(db, job.namespace, job.id)
     reasons = found.reasons if found else []
-    waiting = {reason.task_group for reason in reasons if reason.cause == Cause.PLACE}
+    waits = (Cause.PLACE, Cause.DEPLOYMENT)
+    waiting = {reason.task_group for reason in reasons if reason.cause in waits}
     for reason in reasons:
-        # What made room finds none for as long as what matters more stays; work that ends by
-        # itself is kept until all of it is done, and with it the record that says so.
+        # What made room finds none for as long as what matters more stays, or while a deployment
+        # is paused; work that ends by itself is kept until all of it is done, and with it the
+        # record that says so.
         displaced = reason.cause == Cause.PREEMPTED and reason.task_group in waiting
         if reason.cause not in _LASTING and not displaced:
             yield f"{job.id} is not at rest: {reason.message}"

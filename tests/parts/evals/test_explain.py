@@ -230,6 +230,21 @@ async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     assert after.reasons == []
 
 
+async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(full: Cluster) -> None:
+    wanted = PreemptionConfig(service_scheduler_enabled=True)
+    await configure(full.store, SchedulerConfig(preemption_config=wanted))
+    await run(full, job("low", group("web", asking(cpu=80)), priority=20))
+    await full.run_all(job_id="low")
+    await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+    (by,) = full.wanted()
+    await full.store.write(
+        lambda tx: tx.execute("DELETE FROM allocations WHERE id = :id", {"id": by.id})
+    )
+    found = full.store.read(lambda db: explain(db, "default", "low"))
+    assert found is not None
+    assert found.reasons[0].message == "low.web[0] made room for another job, which matters more"
+
+
 @pytest.mark.parametrize("kind", ["system", "sysbatch"])
 async def test_what_runs_on_every_node_is_never_placed_again(full: Cluster, kind: str) -> None:
     await run(full, job("web", type=kind))

@@ -199,6 +199,9 @@ def test_references_are_resolved_in_all_texts_of_a_driver_block() -> None:
         "LISTEN_FDS",
         "CREDENTIALS_DIRECTORY",
         "PYTHONPATH",
+        "SHLVL",
+        "OLDPWD",
+        "_",
     ],
 )
 def test_the_agents_secrets_and_own_affairs_are_not_passed_on(name: str) -> None:
