@@ -260,7 +260,8 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     stable = [one for one in versions if one.stable and one.version < deployment.job_version]
     if not stable:
         return " - no stable job version to auto revert to", None
-    target = stable[0]
+    # That it was stopped later is no part of what worked.
+    target = msgspec.structs.replace(stable[0], stop=False)
     if same_definition(target, versions[0]):
         told = (
             f" - not rolling back to stable job version {target.version} "

@@ -100,8 +100,7 @@ def _target(tx: Transaction, present: Job, request: JobRevertRequest) -> Job:
 
 def revert(tx: Transaction, target: Job, now: int) -> Job:
     """Append the definition of a version that worked as the newest one; return it as stored."""
-    again = _anew(msgspec.structs.replace(target, stop=False), now)
-    stored = jobs.append_version(tx, again)
+    stored = jobs.append_version(tx, _anew(target, now))
     if source := submissions.find(tx, target.namespace, target.id, target.version):
         keep_source(tx, source, stored)
     return stored

@@ -190,6 +190,22 @@ async def test_going_back_needs_a_version_that_worked(cluster: Cluster) -> None:
     )
 
 
+async def test_going_back_ends_with_what_a_stopped_version_wanted(cluster: Cluster) -> None:
+    wanted = web("/bin/one", with_(auto_revert=True))
+    async with watched(cluster):
+        await succeed(cluster, wanted)
+        await cluster.register(msgspec.structs.replace(cluster.job(), stop=True))
+        await cluster.work()
+        await cluster.register(wanted)
+        await cluster.work()
+        done = await fail(cluster)
+    assert (done.reverted_version, cluster.job().version) == (None, 2)
+    assert cluster.deployment().status_description == (
+        "Deployment marked as failed - not rolling back to stable job version 1 "
+        "as current job has same specification"
+    )
+
+
 async def pause(cluster: Cluster, *, paused: bool) -> steering.Steered:
     return await steering.pause(
         cluster.store,
