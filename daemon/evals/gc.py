@@ -68,15 +68,18 @@ async def collect_garbage(store: Store, clock: Clock, kept: Retention) -> None:
     while True:
         now = clock.now()
         async with unless_full("nothing is removed"):
-            await store.write(partial(moments.note, time=now))
+            await store.write(partial(_note, now=now, kept=kept))
             before = store.read(collection.counts)
             await collect(store, now, kept)
             await collect_children(store, now)
             _tell(before, store.read(collection.counts))
-            # What is older than all that is kept needs no moment any more.
-            oldest = now - max(kept.jobs_for, kept.events_for)
-            await store.write(partial(moments.trim, time=oldest))
         await trio.sleep(PERIOD)
+
+
+def _note(tx: Transaction, *, now: int, kept: Retention) -> None:
+    moments.note(tx, now)
+    # What is older than all that is kept needs no moment any more.
+    moments.trim(tx, now - max(kept.jobs_for, kept.events_for))
 
 
 def _tell(before: dict[str, int], after: dict[str, int]) -> None:
@@ -92,52 +95,48 @@ async def collect(store: Store, now: int, kept: Retention) -> None:
     index = store.read(partial(moments.index_at, time=now - kept.jobs_for))
     while await _forget_jobs(store, index, kept.jobs):
         pass
-    before = now - kept.allocations_for
-    for find, remove in (
-        (
-            partial(collection.replaced_allocations, before=before, kept=kept.allocations),
-            collection.remove_allocations,
-        ),
-        (
-            partial(collection.deployments_beyond, kept=kept.deployments),
-            collection.remove_deployments,
-        ),
-        (
-            partial(collection.evaluations_beyond, kept=kept.evaluations),
-            collection.remove_evaluations,
-        ),
-        (partial(collection.orphans, before=now - kept.jobs_for), collection.remove_evaluations),
-        (
-            partial(
-                collection.notifications_beyond,
-                before=now - kept.jobs_for,
-                kept=kept.notifications,
-            ),
-            collection.remove_notifications,
-        ),
-    ):
-        await _remove_all(store, find, remove)
+    gone = 1
+    while gone:  # what cannot be removed after all waits for the next round
+        found = await store.read_long(partial(_beyond, now=now, kept=kept))
+        gone = 0
+        for remove, ids in found:
+            for first in range(0, len(ids), STEP):
+                gone += await _remove(store, remove, ids[first : first + STEP])
     index = store.read(partial(moments.index_at, time=now - kept.events_for))
     while await store.write(partial(_trim_events, kept=kept.events, index=index)) == STEP:
         pass
 
 
-def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
-    return collection.count(tx, "events", events.trim(tx, kept, STEP, index))
-
-
-async def _remove_all(store: Store, find: Callable[..., list[str]], remove: Remove) -> None:
-    """Remove all that is found; what cannot be removed after all waits for the next round."""
-    found, gone = [""], 1
-    while found and gone:
-        found = await store.read_long(partial(find, most=FOUND))
-        gone = 0
-        for first in range(0, len(found), STEP):
-            gone += await _remove(store, remove, found[first : first + STEP])
-
-
 async def _remove(store: Store, remove: Remove, ids: list[str]) -> int:
     return await store.write(lambda tx: remove(tx, ids))
+
+
+def _beyond(db: Snapshot, *, now: int, kept: Retention) -> list[tuple[Remove, list[str]]]:
+    """Return some of what is kept no longer, with what removes it."""
+    before, long_ago = now - kept.allocations_for, now - kept.jobs_for
+    return [
+        (
+            collection.remove_allocations,
+            collection.replaced_allocations(db, before, kept.allocations, FOUND),
+        ),
+        (
+            collection.remove_deployments,
+            collection.deployments_beyond(db, kept.deployments, FOUND),
+        ),
+        (
+            collection.remove_evaluations,
+            collection.evaluations_beyond(db, kept.evaluations, FOUND),
+        ),
+        (collection.remove_evaluations, collection.orphans(db, long_ago, FOUND)),
+        (
+            collection.remove_notifications,
+            collection.notifications_beyond(db, long_ago, kept.notifications, FOUND),
+        ),
+    ]
+
+
+def _trim_events(tx: Transaction, *, kept: int, index: int) -> int:
+    return collection.count(tx, "events", events.trim(tx, kept, STEP, index))
 
 
 async def _forget_jobs(store: Store, index: int, kept: int) -> bool:
