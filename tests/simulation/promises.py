@@ -35,6 +35,9 @@ _LASTING = {
     Cause.DEPLOYMENT,
 }
 
+# Of a job: what is done makes one each, and going back from it another.
+_MOST_VERSIONS = 500
+
 
 def always(world: World, acknowledged: int) -> list[str]:
     """Return what is wrong at this moment; `acknowledged` is the index of the last write answered."""
@@ -42,6 +45,7 @@ def always(world: World, acknowledged: int) -> list[str]:
     def look(db: Snapshot) -> Iterator[str]:
         yield from broken(db)
         yield from _too_full(db, world)
+        yield from _endless(db)
         if db.last_index() < acknowledged:
             yield f"a write was answered and lost: index {acknowledged}, {db.last_index()} is kept"
 
@@ -73,6 +77,13 @@ def _too_full(db: Snapshot, world: World) -> Iterator[str]:
         for what, used in (("placed", placed), ("running", running)):
             if used.cpu > kept.cpu or used.memory > kept.memory or used.disk > kept.disk:
                 yield f"more is {what} than there is room for: {used} of {kept}"
+
+
+def _endless(db: Snapshot) -> Iterator[str]:
+    for row in db.all(
+        "SELECT id, version FROM jobs WHERE version > :most", {"most": _MOST_VERSIONS}
+    ):
+        yield f"{row['id']} has {row['version']} versions, which nobody asked for"
 
 
 def at_rest(world: World) -> list[str]:
