@@ -234,7 +234,7 @@ def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
     due = periodic.of_job(db, job.namespace, job.id)
     if due is None or job.periodic is None:
         return
-    if due.next_slot is None or due.next_slot <= now:
+    if due.next_slot is None or due.next_slot < now:  # one of this moment is being decided
         yield f"a slot of {job.id} has come, and is not decided"
     versions = jobs.versions(db, job.namespace, job.id)
     # A clock that was stopped or changed counts from there on: what was due is given up, in one row.
