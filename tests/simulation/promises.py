@@ -35,7 +35,7 @@ _LASTING = {
     Cause.DEPLOYMENT,
 }
 
-# Of a job: what is done makes one each, and going back from it another.
+# Of a job in a life of the usual length: what is done makes one each, and going back another.
 _MOST_VERSIONS = 500
 
 

@@ -188,12 +188,17 @@ async def test_all_at_once_counts_what_all_need(full: Cluster) -> None:
     )
 
 
-async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Cluster) -> None:
+async def make_room(full: Cluster) -> None:
+    """Have an allocation of the job `low` make room for the job `web`."""
     wanted = PreemptionConfig(service_scheduler_enabled=True)
     await configure(full.store, SchedulerConfig(preemption_config=wanted))
     await run(full, job("low", group("web", asking(cpu=80)), priority=20))
     await full.run_all(job_id="low")
     await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+
+
+async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Cluster) -> None:
+    await make_room(full)
     await run(full, job("low", group("web", asking(cpu=80), count=0), priority=20))
     found = full.store.read(lambda db: explain(db, "default", "low"))
     assert found is not None
@@ -203,11 +208,7 @@ async def test_what_made_room_and_is_not_wanted_any_more_is_not_told(full: Clust
 async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
     full: Cluster,
 ) -> None:
-    wanted = PreemptionConfig(service_scheduler_enabled=True)
-    await configure(full.store, SchedulerConfig(preemption_config=wanted))
-    await run(full, job("low", group("web", asking(cpu=80)), priority=20))
-    await full.run_all(job_id="low")
-    await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+    await make_room(full)
     assert only(full, Cause.START).message == (
         "web.web[0] has its place and begins when 1 allocation there came to an end"
     )
@@ -231,11 +232,7 @@ async def test_what_made_room_says_for_whom_and_what_takes_it_for_what_it_waits(
 
 
 async def test_for_whom_it_made_room_is_not_told_when_that_is_kept_no_longer(full: Cluster) -> None:
-    wanted = PreemptionConfig(service_scheduler_enabled=True)
-    await configure(full.store, SchedulerConfig(preemption_config=wanted))
-    await run(full, job("low", group("web", asking(cpu=80)), priority=20))
-    await full.run_all(job_id="low")
-    await run(full, job("web", group("web", asking(cpu=60)), priority=80))
+    await make_room(full)
     (by,) = full.wanted()
     await full.store.write(
         lambda tx: tx.execute("DELETE FROM allocations WHERE id = :id", {"id": by.id})
