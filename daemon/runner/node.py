@@ -62,6 +62,8 @@ _DEV_GRACE = 3.0
 _DEV_END = 4.0
 _DEV_LAST = 0.5  # seconds to kill what is left
 
+_LEAVING = 3.0  # seconds that a start waits for the end of what was forgotten while no daemon lived
+
 
 class Runner:
     """The allocations that run on this machine, and on the clusters that it has pools of."""
@@ -195,6 +197,7 @@ class Runner:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the node's allocations as the store wants them, until cancelled; then let go."""
+        await self._make_room()
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._follow_removals)
@@ -266,6 +269,13 @@ class Runner:
                 await self._tidy()
                 await removals.wait()
 
+    async def _make_room(self) -> None:
+        """End what runs here of forgotten allocations: their room and ports may be others' already."""
+        with trio.move_on_after(_LEAVING):
+            async with trio.open_nursery() as nursery:
+                for alloc_id in await self._forgotten():
+                    nursery.start_soon(self._host.destroy, alloc_id)
+
     async def _tidy(self) -> None:
         """End what runs and remove what lies here of allocations that the store does not know."""
         # Before anything else begins in the room that they are to leave.
@@ -274,11 +284,15 @@ class Runner:
             self._running[alloc_id].purge()
         for alloc_id in self._host.secret_dirs.allocations() - self._running.keys():
             await self._host.secret_dirs.release(self._host.directory(alloc_id))
+        async with trio.open_nursery() as nursery:
+            for alloc_id in await self._forgotten():
+                nursery.start_soon(self._remove, alloc_id)
+
+    async def _forgotten(self) -> set[str]:
+        """Return the allocations that the store does not know, and of which something lies here."""
         present = await trio.to_thread.run_sync(taskdir.present, self._host.alloc_dir)
         known = await self._store.read_long(partial(allocations.known, ids=present))
-        async with trio.open_nursery() as nursery:
-            for alloc_id in set(present) - known - set(self._running):
-                nursery.start_soon(self._remove, alloc_id)
+        return set(present) - known - set(self._running)
 
     async def _remove(self, alloc_id: str) -> None:
         for host in self._hosts.values():

@@ -8,13 +8,19 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 import pytest
 import trio
 
+from daemon.runner import node
 from daemon.runner.drivers import cgroup, claim
+from daemon.runner.drivers.driver import Attempt, Running
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.drivers.scan import Scanner
 from daemon.runner.taskdir import CLAIM
+from storage.queries import nodes
 from storage.store import open_store
 from tests.parts.runner.doomed import alloc_id_in
 from tests.parts.runner.world import (
@@ -24,6 +30,7 @@ from tests.parts.runner.world import (
     batch,
     kill_quietly,
     open_world,
+    place_job,
     purge_job,
     script,
     service,
@@ -254,6 +261,60 @@ async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
         async with open_world(store, data_dir) as world:
             await until_gone(main)
             await world.until_no_directory(alloc_id)
+
+
+class Tardy(RawExec):
+    """Ends what nobody knows any more only after something else has begun, or nothing will."""
+
+    def __init__(self, neighbour: int) -> None:
+        super().__init__(Scanner(), {})
+        self._neighbour = neighbour  # a process
+        self._begun = trio.Event()
+        self.met: list[bool] = []  # for each task that began: whether the neighbour lived
+
+    async def start(self, attempt: Attempt) -> Running:
+        self.met.append(alive(self._neighbour))
+        self._begun.set()
+        return await super().start(attempt)
+
+    async def destroy(self, alloc_id: str, directory: str) -> None:
+        with trio.move_on_after(0.2):
+            await self._begun.wait()
+        await super().destroy(alloc_id, directory)
+
+
+async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_has_ended(
+    data_dir: Path, pipe: Pipe
+) -> None:
+    purged, new = alloc_id_in(data_dir), str(uuid4())
+    text = f"trap '' INT TERM; echo $$ >{pipe.path}; while :; do sleep 0.01; done"
+    with daemon(data_dir, "recorded", text) as process:
+        driver = Tardy(int(await pipe.line()))
+        told_running(process)
+    async with open_store(data_dir, cluster_id="cluster", now=NOW) as store:
+        await purge_job(store, batch(script(text)))
+        (here,) = store.read(nodes.every)
+        await place_job(store, batch(script("exit 0"), job_id="new"), here.id, new)
+        async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
+            assert (await world.until_done(new)).client_status == "complete"
+            await world.until_no_directory(purged)
+    assert driver.met == [False]
+
+
+class Stuck(RawExec):
+    """Never ends what nobody knows any more."""
+
+    async def destroy(self, alloc_id: str, directory: str) -> None:
+        await trio.sleep_forever()
+
+
+async def test_what_cannot_be_ended_does_not_keep_the_daemon_from_its_work(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_LEAVING", 0.05)
+    (data_dir / "alloc" / str(uuid4())).mkdir(parents=True)
+    async with reopened(data_dir, drivers={"raw_exec": Stuck(Scanner(), {})}) as world:
+        assert await world.until_done(await world.place(batch(script("exit 0"))))
 
 
 async def test_a_group_that_a_killed_daemon_left_half_made_is_finished(

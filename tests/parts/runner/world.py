@@ -74,6 +74,18 @@ async def purge_job(store: Store, job: Job) -> None:
     await store.write(write)
 
 
+async def place_job(store: Store, job: Job, node_id: str, alloc_id: str, **fields: Any) -> None:
+    """Store a job, unless it is there, and an allocation of it."""
+
+    def write(tx: Any) -> None:
+        stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
+        allocation = placed(stored, node_id, alloc_id, **fields)
+        allocations.add(tx, allocation, SystemClock().now())
+        job_status.settle(tx, job.namespace, job.id)
+
+    await store.write(write)
+
+
 class World:
     """The store and the runner, and what tests do with them."""
 
@@ -95,14 +107,7 @@ class World:
     async def place(self, job: Job, *, alloc_id: str = "", node_id: str = "", **fields: Any) -> str:
         """Store a job, unless it is there, and an allocation of it; return that one's id."""
         alloc_id = alloc_id or next(self._ids)
-
-        def write(tx: Any) -> None:
-            stored = jobs.current(tx, job.namespace, job.id) or jobs.append_version(tx, job)
-            allocation = placed(stored, node_id or self.node_id, alloc_id, **fields)
-            allocations.add(tx, allocation, self.clock.now())
-            job_status.settle(tx, job.namespace, job.id)
-
-        await self.store.write(write)
+        await place_job(self.store, job, node_id or self.node_id, alloc_id, **fields)
         return alloc_id
 
     async def until_printed(self, alloc_id: str, text: str = "") -> None:
