@@ -95,6 +95,10 @@ def set_up(level: str, form: str, environment: Mapping[str, str]) -> None:
 
     Text that would get into the journal that way goes there as records instead.
     """
+    # Nobody is shown which line of which file logs something, and in which thread: it is not looked
+    # for, which would be half the cost of a line (the library's "Optimization").
+    logging._srcfile = None  # noqa: SLF001
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if form == "text" and journal.is_behind(sys.stderr.fileno(), environment):
         handler = _ToJournal(journal.SOCKET)

@@ -100,10 +100,8 @@ def _nodes_as_seen(tx: Transaction, state: ClusterState, plan: Plan) -> bool:
     can only have shrunk.
     """
     seen = {one.node.id: one.node.modify_index for one in state.nodes}
-    return all(
-        (node := nodes.find(tx, node_id)) is not None and node.modify_index == seen[node_id]
-        for node_id in {one.node_id for one in plan.place}
-    )
+    chosen = {one.node_id for one in plan.place}
+    return all(nodes.index_of(tx, node_id) == seen[node_id] for node_id in chosen)
 
 
 def _change(tx: Transaction, state: ClusterState, plan: Plan, now: int) -> None:

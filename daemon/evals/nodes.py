@@ -221,6 +221,10 @@ def _put(tx: Transaction, node: Node, message: str, kind: str, now: int) -> Node
 async def watch_drains(store: Store, clock: Clock, ids: Iterator[str]) -> None:
     """Go on with every drain: ask what has its turn to leave, and note when a node is empty."""
     while True:
+        with store.watch("nodes/") as change:
+            if not any(one.drain for one in store.read(nodes.every)):
+                await change.wait()
+                continue
         with store.watch("nodes/", "allocations/") as change:
             now = clock.now()
             draining = [one for one in store.read(nodes.every) if one.drain]

@@ -45,11 +45,11 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(root: str, about: About) -> None:
     """Write beside an allocation's tasks whose logs those are. Raises `OSError`."""
-    path = Path(root, _ABOUT)
-    if not path.exists():
-        unfinished = Path(root, f"{_ABOUT}.new")
-        unfinished.write_bytes(msgspec.json.encode(about))
-        unfinished.rename(path)
+    path = f"{root}/{_ABOUT}"
+    if not os.path.exists(path):
+        with open(f"{path}.new", "wb") as unfinished:
+            unfinished.write(msgspec.json.encode(about))
+        os.rename(f"{path}.new", path)
 
 
 def about(root: Path) -> About | None:

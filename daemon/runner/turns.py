@@ -23,7 +23,7 @@ def ends_before(
     """
     desired, needs = allocation.desired, allocation.placement.resources
     awaited = {desired.previous_allocation, *(desired.waits_for or ())}
-    some_end = any(one.is_ending for one in running)
+    some_end, ports = any(one.is_ending for one in running), needs.ports
     crowded = (
         capacity is not None
         and some_end
@@ -37,7 +37,7 @@ def ends_before(
         return crowded and one.is_ending and one.node_id == allocation.node_id
 
     def leaves_ports(one: AllocRunner) -> bool:
-        if needs.ports.isdisjoint(one.resources.ports):
+        if not ports or ports.isdisjoint(one.resources.ports):
             return False
         return one.is_ending or not is_known(one.id)
 

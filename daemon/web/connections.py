@@ -173,6 +173,8 @@ async def serve(
     async with trio.open_nursery() as surroundings:
         await surroundings.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
+        if lean is not None:
+            surroundings.start_soon(lean.departures.run)
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:

@@ -13,7 +13,6 @@ its form, and two readings of its length, by the C parser and by ours, have to a
 
 import os
 import re
-import socket
 from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
@@ -25,6 +24,7 @@ from hypercorn.config import Config as ServerConfig
 from hypercorn.utils import parse_socket_addr
 
 from daemon.web.answering import Answering, Way
+from daemon.web.departures import Departures
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished
@@ -121,6 +121,7 @@ class Lean:
 
     def __init__(self, answering: Answering, settings: ServerConfig) -> None:
         self._answering, self._settings = answering, settings
+        self.departures = Departures()  # to be run by whoever has the connections
         self._idle: set[trio.CancelScope] = set()
         self._is_closing = False
         self._added, self._added_at = b"", -inf  # to every answer, and since when on Trio's clock
@@ -193,7 +194,7 @@ class Lean:
         answering = self._answering.answer(head, body, way)
         if self._answering.may_wait(head) or idleness.deadline < trio.current_time() + _SHORT:
             idleness.deadline = inf  # nobody is cut short while he waits for his answer
-            answer = await _unless_gone(stream, answering)
+            answer = await self._unless_gone(stream, answering)
         else:
             answer = await answering
         if answer is None:
@@ -202,6 +203,15 @@ class Lean:
             idleness.deadline = inf
             await send_patiently(stream, rest)
         return not request.is_last
+
+    async def _unless_gone(
+        self, stream: trio.SocketStream, answering: Coroutine[object, object, Finished]
+    ) -> Finished | None:
+        """Return the answer, or None if its client has gone before."""
+        scope = trio.CancelScope()
+        with scope, self.departures.cancelling(stream.socket.fileno(), scope):
+            return await answering
+        return None
 
     def _written(self, answer: Finished, *, is_last: bool) -> bytes:
         """Return an answer as it goes over the wire, in the form of the server behind."""
@@ -252,25 +262,3 @@ async def _received(stream: trio.SocketStream) -> bytes:
         with suppress(BlockingIOError):
             # No await after this: what has been read is not lost when the wait is cancelled.
             return os.read(stream.socket.fileno(), MOST)
-
-
-async def _unless_gone(
-    stream: trio.SocketStream, answering: Coroutine[object, object, Finished]
-) -> Finished | None:
-    """Return the answer, or None if its client has gone before."""
-    answer = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_when_gone, stream, nursery.cancel_scope)
-        answer = await answering
-        nursery.cancel_scope.cancel()
-    return answer
-
-
-async def _cancel_when_gone(stream: trio.SocketStream, scope: trio.CancelScope) -> None:
-    """Cancel when the client goes away; who sends something more is still there."""
-    try:
-        if await stream.socket.recv(1, socket.MSG_PEEK):
-            return
-    except OSError:
-        pass
-    scope.cancel()

@@ -15,6 +15,7 @@ _PUT = """
        SET document = excluded.document, modify_index = excluded.modify_index
 """
 _FIND = "SELECT document FROM nodes WHERE id = :id"
+_INDEX = "SELECT modify_index FROM nodes WHERE id = :id"
 _ALL = "SELECT document FROM nodes ORDER BY id"
 
 
@@ -42,6 +43,12 @@ def find(db: Snapshot, node_id: str) -> Node | None:
     """Return a node."""
     row = db.one(_FIND, {"id": node_id})
     return msgspec.json.decode(row["document"], type=Node) if row else None
+
+
+def index_of(db: Snapshot, node_id: str) -> int | None:
+    """Return the index at which a node changed last."""
+    row = db.one(_INDEX, {"id": node_id})
+    return row["modify_index"] if row else None
 
 
 def every(db: Snapshot) -> list[Node]:

@@ -250,7 +250,7 @@ def test_whose_logs_they_are_is_known_whole_or_not_at_all(
 ) -> None:
     whose = kept_logs.About(namespace="default", job_id="job", tasks={"main": LogConfig()})
     with monkeypatch.context() as killed:
-        killed.setattr(Path, "rename", lambda *_: None)  # the last step is not come to
+        killed.setattr(os, "rename", lambda *_: None)  # the last step is not come to
         kept_logs.describe(str(tmp_path), whose)
     assert kept_logs.about(tmp_path) is None
     kept_logs.describe(str(tmp_path), whose)

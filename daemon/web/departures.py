@@ -1,0 +1,53 @@
+"""Who goes away while his answer is made: one wait for all connections together.
+
+A task beside each answer, which waits for the end of its connection, would cost more than most answers.
+"""
+
+import fcntl
+import select
+import struct
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import trio
+
+_ENDS = select.EPOLLRDHUP | select.EPOLLONESHOT  # errors are told in any case
+_BROKEN = select.EPOLLHUP | select.EPOLLERR
+
+
+class Departures:
+    """The connections of which an end matters now. `run` waits for them, as long as it runs."""
+
+    def __init__(self) -> None:
+        self._ends = select.epoll()
+        self._scopes: dict[int, trio.CancelScope] = {}  # by descriptor
+
+    @contextmanager
+    def cancelling(self, descriptor: int, scope: trio.CancelScope) -> Iterator[None]:
+        """Cancel a scope if the client of a connection goes away in this block.
+
+        Who has sent something more is still there, even if nothing else comes.
+        """
+        self._scopes[descriptor] = scope
+        self._ends.register(descriptor, _ENDS)
+        try:
+            yield
+        finally:
+            del self._scopes[descriptor]
+            with suppress(OSError):  # somebody else has closed the connection
+                self._ends.unregister(descriptor)
+
+    async def run(self) -> None:
+        """Look at who goes away, until cancelled."""
+        while True:
+            await trio.lowlevel.wait_readable(self._ends.fileno())
+            for descriptor, events in self._ends.poll(0):
+                if events & _BROKEN or not _unread(descriptor):
+                    self._scopes[descriptor].cancel()
+
+
+def _unread(descriptor: int) -> int:
+    """Return how many bytes have come that nobody has read."""
+    answer: tuple[int] = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return answer[0]

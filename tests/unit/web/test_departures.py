@@ -1,0 +1,82 @@
+"""Who goes away while his answer is made."""
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.web.departures import Departures
+
+
+@pytest.fixture
+async def departures() -> AsyncIterator[Departures]:
+    async with trio.open_nursery() as nursery:
+        looked_at = Departures()
+        nursery.start_soon(looked_at.run)
+        yield looked_at
+        nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Give the daemon's end of a connection, and its client's."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as theirs,
+        server.accept()[0] as ours,
+    ):
+        yield ours, theirs
+
+
+@pytest.mark.parametrize("unread", [0, 1])
+async def test_who_breaks_off_cancels(departures: Departures, unread: int) -> None:
+    with pair() as (ours, theirs):
+        ours.send(b"x" * unread)  # what he has not read makes his end a break
+        scope = trio.CancelScope()
+        with trio.fail_after(5), scope, departures.cancelling(ours.fileno(), scope):
+            theirs.close()
+            await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+async def test_each_of_many_is_told_apart(departures: Departures) -> None:
+    with pair() as (ours, theirs), pair() as (others, _):
+        scopes = [trio.CancelScope(), trio.CancelScope()]
+        with (
+            departures.cancelling(ours.fileno(), scopes[0]),
+            departures.cancelling(others.fileno(), scopes[1]),
+        ):
+            theirs.shutdown(socket.SHUT_WR)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [one.cancel_called for one in scopes] == [True, False]
+
+
+async def test_who_has_sent_more_is_still_there(departures: Departures) -> None:
+    with pair() as (ours, theirs):
+        scope = trio.CancelScope()
+        with departures.cancelling(ours.fileno(), scope):
+            theirs.send(b"more")
+            theirs.shutdown(socket.SHUT_WR)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not scope.cancel_called
+
+
+async def test_an_end_that_comes_later_matters_no_more(departures: Departures) -> None:
+    with pair() as (ours, theirs):
+        scope, next_one = trio.CancelScope(), trio.CancelScope()
+        with departures.cancelling(ours.fileno(), scope):
+            pass
+        theirs.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not scope.cancel_called
+        with trio.fail_after(5), next_one, departures.cancelling(ours.fileno(), next_one):
+            await trio.sleep_forever()
+        assert next_one.cancelled_caught
+
+
+async def test_a_connection_may_be_closed_in_between(departures: Departures) -> None:
+    with pair() as (ours, _), departures.cancelling(ours.fileno(), trio.CancelScope()):
+        ours.close()
