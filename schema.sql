@@ -87,7 +87,8 @@ CREATE INDEX jobs_held ON jobs (namespace, parent_id, create_index) WHERE held =
 CREATE INDEX jobs_ended_children ON jobs (namespace, parent_id, modify_index)
                            WHERE parent_id <> '' AND status = 'dead';
 CREATE INDEX jobs_parents ON jobs (namespace, id) WHERE launches_children = 1;
-CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id = '';
+-- With `=` every statement that looks for a parent would be prepared anew for each that it looks for.
+CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id IS '';
 CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
 CREATE INDEX jobs_everywhere ON jobs (namespace, id)
@@ -340,14 +341,22 @@ BEGIN
        SET number = number + 1, cpu = cpu + excluded.cpu, memory = memory + excluded.memory,
            disk = disk + excluded.disk;
 END;
-CREATE TRIGGER allocations_end_or_come_back AFTER UPDATE OF client_status ON allocations
-WHEN (NEW.client_status IN ('pending', 'running', 'unknown'))
-     <> (OLD.client_status IN ('pending', 'running', 'unknown'))
+CREATE TRIGGER allocations_end AFTER UPDATE OF client_status ON allocations
+WHEN OLD.client_status IN ('pending', 'running', 'unknown')
+     AND NEW.client_status NOT IN ('pending', 'running', 'unknown')
 BEGIN
     UPDATE holdings
-       SET number = number + way, cpu = cpu + way * NEW.cpu, memory = memory + way * NEW.memory,
-           disk = disk + way * NEW.disk
-      FROM (SELECT iif(NEW.client_status IN ('pending', 'running', 'unknown'), 1, -1) AS way)
+       SET number = number - 1, cpu = cpu - OLD.cpu, memory = memory - OLD.memory,
+           disk = disk - OLD.disk
+     WHERE node_id = OLD.node_id;
+END;
+CREATE TRIGGER allocations_come_back AFTER UPDATE OF client_status ON allocations
+WHEN OLD.client_status NOT IN ('pending', 'running', 'unknown')
+     AND NEW.client_status IN ('pending', 'running', 'unknown')
+BEGIN
+    UPDATE holdings
+       SET number = number + 1, cpu = cpu + NEW.cpu, memory = memory + NEW.memory,
+           disk = disk + NEW.disk
      WHERE node_id = NEW.node_id;
 END;
 CREATE TRIGGER allocations_go AFTER DELETE ON allocations

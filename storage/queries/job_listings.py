@@ -74,7 +74,7 @@ _CHANGE_FILTERS = {
     **_STUB_FILTERS,
     "kind": "type = :kind",
     "status": "status = :status",
-    "parent_id": "parent_id = ''",
+    "parent_id": "parent_id IS ''",
 }
 
 

@@ -14,7 +14,7 @@ _JOBS = """
 """
 # Children that have ended are history, and a million may wait: those at work are shown.
 _SUMMARIES = """
-    SELECT parent_id, summary FROM jobs WHERE parent_id = ''
+    SELECT parent_id, summary FROM jobs WHERE parent_id IS ''
      UNION ALL
     SELECT parent_id, summary FROM jobs WHERE status = 'running' AND parent_id <> ''
 """

@@ -1,0 +1,26 @@
+-- What happens most should cost little. An end is taken off by a trigger of its own: one for both ways had to
+-- work out which it is, which cost as much as all else of storing the end.
+DROP TRIGGER allocations_end_or_come_back;
+CREATE TRIGGER allocations_end AFTER UPDATE OF client_status ON allocations
+WHEN OLD.client_status IN ('pending', 'running', 'unknown')
+     AND NEW.client_status NOT IN ('pending', 'running', 'unknown')
+BEGIN
+    UPDATE holdings
+       SET number = number - 1, cpu = cpu - OLD.cpu, memory = memory - OLD.memory,
+           disk = disk - OLD.disk
+     WHERE node_id = OLD.node_id;
+END;
+CREATE TRIGGER allocations_come_back AFTER UPDATE OF client_status ON allocations
+WHEN OLD.client_status NOT IN ('pending', 'running', 'unknown')
+     AND NEW.client_status IN ('pending', 'running', 'unknown')
+BEGIN
+    UPDATE holdings
+       SET number = number + 1, cpu = cpu + NEW.cpu, memory = memory + NEW.memory,
+           disk = disk + NEW.disk
+     WHERE node_id = NEW.node_id;
+END;
+
+-- With `=` every statement that looks for a parent was prepared anew for each that it looked for: whether
+-- the index suits depended on who that was.
+DROP INDEX jobs_by_change;
+CREATE INDEX jobs_by_change ON jobs (modify_index, namespace, id) WHERE parent_id IS '';
