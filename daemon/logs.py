@@ -98,7 +98,8 @@ def set_up(level: str, form: str, environment: Mapping[str, str]) -> None:
     # Nobody is shown which line of which file logs something, and in which thread: it is not looked
     # for, which would be half the cost of a line (the library's "Optimization").
     logging._srcfile = None  # noqa: SLF001
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    for name in ("logThreads", "logProcesses", "logMultiprocessing", "logAsyncioTasks"):
+        setattr(logging, name, False)
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if form == "text" and journal.is_behind(sys.stderr.fileno(), environment):
         handler = _ToJournal(journal.SOCKET)

@@ -226,13 +226,16 @@ class Rollout:
             )
 
     def is_healthy(self, group_name: str) -> bool:
-        """Tell whether a group has all the healthy allocations that it is to have."""
+        """Tell whether a group has all the healthy allocations that it is to have.
+
+        Canaries that were promoted and of which there are more than that have been stopped by then.
+        """
         state = self.group(group_name)
         if state is None:
             return True
         if state.desired_canaries and not state.promoted:
             return False
-        return state.healthy_allocs >= max(state.desired_total, state.desired_canaries)
+        return state.healthy_allocs >= state.desired_total
 
     def changes(self) -> tuple[Deployment, ...]:
         """Return the deployments that the plan begins or changes."""

@@ -27,10 +27,11 @@ class Departures:
     def cancelling(self, descriptor: int, scope: trio.CancelScope) -> Iterator[None]:
         """Cancel a scope if the client of a connection goes away in this block.
 
-        Who has sent something more is still there, even if nothing else comes.
+        Who has sent something more is still there, even if nothing else comes, unless he breaks off.
+        Raises `OSError` when the kernel keeps no more of them.
         """
-        self._scopes[descriptor] = scope
         self._ends.register(descriptor, _ENDS)
+        self._scopes[descriptor] = scope
         try:
             yield
         finally:
@@ -43,11 +44,15 @@ class Departures:
         while True:
             await trio.lowlevel.wait_readable(self._ends.fileno())
             for descriptor, events in self._ends.poll(0):
-                if events & _BROKEN or not _unread(descriptor):
-                    self._scopes[descriptor].cancel()
+                scope = self._scopes.get(descriptor)
+                if scope is not None and (events & _BROKEN or not _unread(descriptor)):
+                    scope.cancel()
 
 
 def _unread(descriptor: int) -> int:
-    """Return how many bytes have come that nobody has read."""
-    answer: tuple[int] = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    """Return how many bytes have come that nobody has read; 0 when somebody has closed it."""
+    try:
+        answer: tuple[int] = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    except OSError:
+        return 0
     return answer[0]

@@ -246,7 +246,7 @@ def _ledger(db: Snapshot, job: Job, now: int) -> Iterator[str]:
         for _ in range(row.slots - 1):
             slot = next_slot(job.periodic, slot) or slot
         expected = next_slot(job.periodic, slot)
-        if expected != following.slot and not any(slot < at <= following.slot for at in anew):
+        if expected != following.slot and not any(slot <= at <= following.slot for at in anew):
             yield f"the ledger of {job.id} has a gap after {slot}: {expected}, {following.slot}"
 
 

@@ -352,6 +352,18 @@ def test_more_canaries_than_the_count_are_stopped_after_the_promotion() -> None:
     world.promote()
     world.settle()
     assert world.names() == ["web.web[0]", "web.web[1]"]
+    assert world.deployment.status == DeploymentStatus.SUCCESSFUL
+
+
+def test_more_canaries_than_the_count_hold_up_no_deployment_that_goes_on_elsewhere() -> None:
+    slow = group("db", count=2, update=rolling(max_parallel=1))
+    world = settled(job("web", group("web", count=2, update=rolling()), slow))
+    next_one = group("db", SECOND_TASK, count=2, update=rolling(max_parallel=1))
+    world.run(job("web", group("web", SECOND_TASK, count=2, update=rolling(canary=3)), next_one))
+    world.start(healthy=True)
+    world.promote()
+    world.settle()
+    assert world.deployment.status == DeploymentStatus.SUCCESSFUL
 
 
 def test_a_count_that_grows_with_a_canary_leaves_no_name_twice() -> None:

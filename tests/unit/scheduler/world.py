@@ -265,14 +265,20 @@ class World:
                 continue
             canary = one.health.canary if one.health else False
             self.set(one, health=DeploymentHealth(healthy=healthy, canary=canary))
-            self._count(one.task_group, healthy=healthy)
+        for group in deployment.task_groups:
+            self._count(group, deployment.id)
 
-    def _count(self, group: str, *, healthy: bool) -> None:
-        state = self.deployments[-1].task_groups[group]
+    def _count(self, group: str, deployment_id: str) -> None:
+        """Count as `daemon.evals.judgement` does: what is to stop is well for nobody."""
+        placed = [one for one in self.allocations.values() if one.deployment_id == deployment_id]
+        known = [one for one in placed if one.task_group == group and one.health is not None]
+        well = [one for one in known if one.health and one.health.healthy and not one.terminal]
         self.change_deployment(
             group,
-            healthy_allocs=state.healthy_allocs + healthy,
-            unhealthy_allocs=state.unhealthy_allocs + (not healthy),
+            healthy_allocs=len(well),
+            unhealthy_allocs=sum(
+                one.health is not None and one.health.healthy is False for one in known
+            ),
         )
 
     def change_deployment(self, group: str, **fields: Any) -> None:

@@ -1,6 +1,7 @@
 """Who goes away while his answer is made."""
 
 import socket
+import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
@@ -62,6 +63,29 @@ async def test_who_has_sent_more_is_still_there(departures: Departures) -> None:
             theirs.shutdown(socket.SHUT_WR)
             await trio.testing.wait_all_tasks_blocked()
         assert not scope.cancel_called
+
+
+async def test_who_breaks_off_is_gone_whatever_he_has_sent(departures: Departures) -> None:
+    with pair() as (ours, theirs):
+        theirs.send(b"more")
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        scope = trio.CancelScope()
+        with departures.cancelling(ours.fileno(), scope):
+            theirs.close()
+            await trio.testing.wait_all_tasks_blocked()
+        assert scope.cancel_called
+
+
+async def test_a_connection_that_somebody_else_has_closed_is_gone(departures: Departures) -> None:
+    with pair() as (ours, theirs), ours.dup():  # the kernel goes on to tell of it
+        scope = trio.CancelScope()
+        with departures.cancelling(ours.fileno(), scope):
+            ours.close()
+            theirs.shutdown(socket.SHUT_WR)
+            await trio.testing.wait_all_tasks_blocked()
+        assert scope.cancel_called
+        theirs.close()
+        await trio.testing.wait_all_tasks_blocked()
 
 
 async def test_an_end_that_comes_later_matters_no_more(departures: Departures) -> None:
