@@ -24,11 +24,10 @@ from hypercorn.config import Config as ServerConfig
 from hypercorn.utils import parse_socket_addr
 
 from daemon.web.answering import Answering, Way
-from daemon.web.departures import Departures
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished
-from daemon.web.sending import send_now, send_patiently
+from daemon.web.sending import Departures, send_now, send_patiently
 
 MOST = 64 * 1024  # bytes that are read at once
 _EXACT = 1.0  # seconds, to which the end of an idle connection is known here

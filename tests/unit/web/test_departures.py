@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.web.departures import Departures
+from daemon.web.sending import Departures
 
 
 @pytest.fixture
