@@ -111,8 +111,17 @@ class Cgroups:
         return Cgroup(f"{self._base}/{alloc_id}.{task}", threaded=self._threaded)
 
     def release(self) -> bool:
-        """Remove the group above all if it is empty; tell whether it is gone."""
-        return _remove(str(self._base))
+        """Remove the group above all if nothing is in it; tell whether it is gone.
+
+        A group below may be empty because its task has just begun, and is about to join it.
+        """
+        try:
+            os.rmdir(self._base)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
 
 def find(owner: Path) -> Cgroups | None:

@@ -263,6 +263,20 @@ async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
             await world.until_no_directory(alloc_id)
 
 
+def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
+    data_dir: Path,
+) -> None:
+    groups = cgroup.find(data_dir / "alloc")
+    if groups is None:
+        pytest.skip("this machine lets us make no control groups")
+    group = groups.of(str(uuid4()), "main")
+    group.prepare()
+    assert not groups.release()
+    assert os.path.isdir(group.label)
+    os.rmdir(group.label)
+    assert groups.release()
+
+
 class Tardy(RawExec):
     """Ends what nobody knows any more only after something else has begun, or nothing will."""
 
