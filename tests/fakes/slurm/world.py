@@ -148,15 +148,17 @@ class FakeSlurm:
         """End a job for one that matters more."""
         self._end(number, "PREEMPTED", "None", signal.SIGTERM)
 
-    def time_out(self, number: str) -> None:
-        """End a job because its time limit has passed."""
-        self._end(number, "TIMEOUT", "TimeLimit", signal.SIGKILL)
+    def time_out(self, number: str, *, is_signalled: bool = True) -> None:
+        """End a job because its time limit has passed; its signals may go astray."""
+        self._end(number, "TIMEOUT", "TimeLimit", signal.SIGKILL, is_signalled=is_signalled)
 
-    def _end(self, number: str, name: str, reason: str, code: int) -> None:
+    def _end(
+        self, number: str, name: str, reason: str, code: int, *, is_signalled: bool = True
+    ) -> None:
         with opened(self.directory) as state:
             job = state.jobs[number]
             state.end(job, name, reason, code)
-            if job["pid"]:
+            if job["pid"] and is_signalled:
                 os.kill(job["pid"], signal.SIGTERM)
 
     def kill(self, number: str) -> None:

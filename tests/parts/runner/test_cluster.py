@@ -104,6 +104,31 @@ async def test_the_first_reason_for_its_end_is_told(
     assert why in world.told(done)[-2][1]
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("kill -s TERM $$", "Exit Code: 143, Signal: 15, Exit Message: "),
+        ("kill -s KILL $$", "Exit Code: 137, Signal: 9, Exit Message: "),
+        ("exit 3", "Exit Code: 3"),
+    ],
+)
+async def test_a_signal_of_the_cluster_is_told_with_its_reason_where_the_wrapper_lives_to_tell(
+    world: PoolWorld, tmp_path: Path, end: str, said: str
+) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    done = await world.place(batch(script(f"echo begun; read -r line <{pipe.path}; {end}")))
+    await world.until_printed(done, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{done}")
+    world.slurm.time_out(job["id"], is_signalled=False)  # the task does that, and its wrapper lives
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    await world.until_done(done)
+    (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
+    assert found.startswith(said)
+    assert found.endswith('(the cluster says TIMEOUT)"') == ("Signal" in said)
+    pipe.close()
+
+
 async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
     text = "trap 'echo told; exit 7' INT; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text, kill_timeout=60 * SECOND)))

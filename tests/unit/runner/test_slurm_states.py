@@ -4,7 +4,7 @@ import pytest
 
 from daemon.runner.drivers.driver import Exit
 from daemon.runner.drivers.slurm import states
-from daemon.runner.drivers.slurm.states import Sighting, end_of, sightings, waits
+from daemon.runner.drivers.slurm.states import Sighting, end_of, is_its_doing, sightings, waits
 
 NAME = "alloc-1"
 
@@ -46,6 +46,14 @@ def test_what_takes_too_much_memory_was_killed_for_it() -> None:
     found = end_of(shown("OUT_OF_MEMORY", "0:125"), NAME)
     assert found is not None
     assert found.oom_killed
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [("TIMEOUT", True), ("CANCELLED", True), ("FAILED", False), ("COMPLETED", False)],
+)
+def test_the_cluster_answers_for_some_ends(state: str, expected: bool) -> None:
+    assert is_its_doing(shown(state, "0:15")) is expected
 
 
 def test_an_end_is_nothing_of_a_job_that_goes_on_or_has_another_name() -> None:

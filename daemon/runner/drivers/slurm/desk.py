@@ -19,7 +19,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.runner.drivers.driver import Attempt, Exit
-from daemon.runner.drivers.slurm import bundle
+from daemon.runner.drivers.slurm import bundle, states
 from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.run import KINDS, Run
 from storage.errors import Denied, StewardError
@@ -37,8 +37,7 @@ _WHY = {
     "time": "it ran for as long as it may",
     "bundle": "what it was to bring along could not be unpacked on its host",
     "missing": "its command was not found on its host",
-    "cluster": "the cluster ended it: somebody cancelled it there, it had to make room, or its time "
-    "limit there has passed",
+    "cluster": states.SOMEHOW,
     "void": "nobody wanted it any more",
 }
 

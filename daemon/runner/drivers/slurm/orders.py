@@ -12,6 +12,8 @@ from daemon.runner.changes import Changes
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.drivers.slurm.cluster import seconds
 
+_FILES = "files"
+
 
 class Order(msgspec.Struct):
     """What the wrapper is to do; it has seen those up to a number."""
@@ -36,6 +38,11 @@ class Orders:
         """Tell whether a wrapper waits for an order at this moment."""
         return self._waiting > 0
 
+    @property
+    def has_signalled(self) -> bool:
+        """Tell whether it was told to send a signal to its task."""
+        return any(one.text != _FILES for one in self._given)
+
     def stop(self, signal: str, grace: float) -> None:
         """Have it signal the task, and end it after so many seconds."""
         self._give(f"stop {_shell_name(signal)} {seconds(grace)}")
@@ -46,7 +53,7 @@ class Orders:
 
     def fetch_files(self) -> Order:
         """Have it fetch the files of the task anew."""
-        return self._give("files")
+        return self._give(_FILES)
 
     def _give(self, text: str) -> Order:
         """Give an order; its number is higher than those an earlier daemon gave."""

@@ -2,12 +2,14 @@
 
 What its wrapper says is the truth: the claim is its beginning, the result its end. The cluster is the
 witness, heard where the wrapper is silent: a job that is over, whose wrapper has said nothing for ten
-seconds, has ended as the cluster says. A job that the cluster lost before anybody claimed it is
-submitted again, with a new claim; the old one lets nobody in.
+seconds, has ended as the cluster says; and why a signal has ended a task may be the cluster's to say.
+A job that the cluster lost before anybody claimed it is submitted again, with a new claim; the old
+one lets nobody in.
 """
 
 import logging
 import os
+import signal as signals
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -34,12 +36,15 @@ from storage.writer import Transaction
 
 LATE = 10.0  # seconds of silence after which the witness is heard
 _AGAIN = 2.0  # seconds until the cluster is asked again that did not answer
+_SOON = 0.5  # seconds until it is asked again what it may know in a moment
 _RENEWALS = 3  # submissions of which nothing ran until that counts as a failure
 _DELIVERY = 60.0  # seconds that files may take to their task
 _TICK = SECOND // 100  # of the clock of `/proc`, on every Linux
 _PAGE = 4096
 # States of a job of which its wrapper tells better.
 _EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
+# With which it ends jobs.
+_OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL})
 KINDS = ("stdout", "stderr")
 _NEVER = Exit(code=137, signal=9, message="it was stopped before it began")
 
@@ -261,9 +266,28 @@ class Run:
         self._ended.set()
         self.cluster.forget(self)
         self._release(self)
-        if self.row.result:
-            return msgspec.json.decode(self.row.result, type=Exit)
-        return _NEVER
+        if not self.row.result:
+            return _NEVER
+        return await self._explained(msgspec.json.decode(self.row.result, type=Exit))
+
+    async def _explained(self, end: Exit) -> Exit:
+        """Add why the cluster sent the signal that ended it, if it did; it says so soon after.
+
+        A wrapper that was signalled with its task may say no more than that, or nothing at all.
+        """
+        is_told = end.message not in {"", states.SOMEHOW}
+        if end.signal not in _OF_CLUSTERS or is_told or self._orders.has_signalled:
+            return end
+        with trio.move_on_after(LATE), suppress(ToolFailed):
+            while self.row.job_id and (shown := await self.cluster.shown(self.row.job_id)):
+                if (word := states.end_of(shown, self.row.name)) is None:
+                    await trio.sleep(_SOON)
+                elif states.is_its_doing(shown):
+                    said = {"message": word.message, "oom_killed": word.oom_killed}
+                    return msgspec.structs.replace(end, **said)
+                else:
+                    break
+        return end
 
     async def stop(self, signal: str, grace: float) -> str:
         """Have the wrapper signal it, and end it after `grace` seconds; else the cluster."""

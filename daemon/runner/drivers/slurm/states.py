@@ -157,6 +157,11 @@ _LOST = {
     "OUT_OF_MEMORY": "it took more memory than it has",
     "REVOKED": "another cluster took it",
 }
+# What is known where a wrapper tells that it was signalled, and no more.
+SOMEHOW = (
+    "the cluster ended it: somebody cancelled it there, it had to make room, or its time limit there "
+    "has passed"
+)
 _OURS = {
     UNHEARD: "its host could not reach this daemon: look at wrapper_url",
     NOT_OURS: "what the cluster started was not let in: the attempt was claimed by another copy",
@@ -174,6 +179,12 @@ def end_of(shown: str, name: str) -> Exit | None:
     found = _EXIT.search(shown)
     code, signal = (int(found[1]), int(found[2])) if found else (0, 0)
     return told(state[1], code, signal)
+
+
+def is_its_doing(shown: str) -> bool:
+    """Tell whether the cluster has ended a job that `scontrol` has shown, and not its own script."""
+    state = _STATE.search(shown)
+    return state is not None and state[1] in _LOST
 
 
 def told(state: str, code: int, signal: int) -> Exit:
