@@ -13,6 +13,7 @@ from storage.records.base import SECOND
 from tests import conversation
 from tests.parts.runner.endpoints import listening
 from tests.service.daemon import Steward
+from tests.service.slurm.cluster import Cluster
 from tests.service.slurm.jobs import script
 from tests.service.streaming import Stream, open_stream
 
@@ -158,6 +159,13 @@ async def test_commands_run_inside_with_and_without_a_terminal(steward: Steward)
     async with conversation.talk(steward.address, path, **asked) as socket:
         frames = await socket.all()
     assert told(frames) == "here\n"
+
+
+async def test_who_cancels_it_in_the_cluster_is_told(steward: Steward, cluster: Cluster) -> None:
+    alloc_id = await running(steward, script("cancelled", "echo begun; exec sleep 600"))
+    cluster.run("scancel", f"--name=alloc-{alloc_id}")
+    (found,) = await steward.allocations("cancelled", "failed", "lost")
+    assert "(the cluster says CANCELLED)" in ending(found)["DisplayMessage"]
 
 
 async def test_a_job_ends_when_it_has_run_for_as_long_as_it_may(steward: Steward) -> None:
