@@ -129,6 +129,55 @@ async def test_a_signal_of_the_cluster_is_told_with_its_reason_where_the_wrapper
     pipe.close()
 
 
+async def test_a_task_that_heeds_the_clusters_signal_is_told_with_its_reason_as_well(
+    world: PoolWorld,
+) -> None:
+    # The wrapper, its parent, is signalled while the task says goodbye.
+    goodbye = "echo begun; sleep 0.2; kill -s TERM $PPID; exit 0"
+    done = await world.place(batch(script(goodbye)))
+    await world.until_printed(done, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{done}")
+    world.slurm.time_out(job["id"], is_signalled=False)
+    await world.until_done(done)
+    (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
+    assert found.endswith('(the cluster says TIMEOUT)"')
+
+
+async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
+    world: PoolWorld,
+) -> None:
+    text = "trap 'kill -s TERM $$' HUP; echo begun; while :; do sleep 0.05; done"
+    done = await world.place(batch(script(text)))
+    await world.until_printed(done, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{done}")
+    world.slurm.time_out(job["id"], is_signalled=False)
+    world.runner.signal(done, "main", "SIGHUP")
+    await world.until_done(done)
+    (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
+    assert found.endswith('(the cluster says TIMEOUT)"')
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_an_end_by_a_signal_of_which_the_cluster_says_nothing_is_told_as_it_is(
+    world: PoolWorld, tmp_path: Path, *, is_away: bool
+) -> None:
+    pipe = Pipe(tmp_path / "pipe")
+    done = await world.place(
+        batch(script(f"echo begun; read -r line <{pipe.path}; kill -s TERM $$"))
+    )
+    await world.until_printed(done, "begun")
+    (job,) = world.slurm.jobs(f"alloc-{done}")
+    if is_away:
+        world.slurm.controller_away()
+    else:
+        world.slurm.forget(job["id"])
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
+    await world.until_done(done)
+    assert ("Terminated", "Exit Code: 143, Signal: 15") in world.told(done)
+    pipe.close()
+
+
 async def test_its_stop_has_grace(world: PoolWorld, tmp_path: Path) -> None:
     text = "trap 'echo told; exit 7' INT; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text, kill_timeout=60 * SECOND)))

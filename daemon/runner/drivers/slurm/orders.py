@@ -12,7 +12,8 @@ from daemon.runner.changes import Changes
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.drivers.slurm.cluster import seconds
 
-_FILES = "files"
+# Besides a stop, the orders that end a task by a signal with which clusters end jobs, too.
+_ENDS = frozenset({"signal TERM", "signal KILL"})
 
 
 class Order(msgspec.Struct):
@@ -39,9 +40,9 @@ class Orders:
         return self._waiting > 0
 
     @property
-    def has_signalled(self) -> bool:
-        """Tell whether it was told to send a signal to its task."""
-        return any(one.text != _FILES for one in self._given)
+    def may_have_ended_it(self) -> bool:
+        """Tell whether it was told to end its task, or to send it such a signal."""
+        return any(one.text in _ENDS or one.text.startswith("stop ") for one in self._given)
 
     def stop(self, signal: str, grace: float) -> None:
         """Have it signal the task, and end it after so many seconds."""
@@ -53,7 +54,7 @@ class Orders:
 
     def fetch_files(self) -> Order:
         """Have it fetch the files of the task anew."""
-        return self._give(_FILES)
+        return self._give("files")
 
     def _give(self, text: str) -> Order:
         """Give an order; its number is higher than those an earlier daemon gave."""

@@ -43,7 +43,7 @@ _TICK = SECOND // 100  # of the clock of `/proc`, on every Linux
 _PAGE = 4096
 # States of a job of which its wrapper tells better.
 _EXPECTED = frozenset({"RUNNING", "COMPLETING", "COMPLETED", "FAILED"})
-# With which it ends jobs.
+# Signals with which a cluster ends jobs.
 _OF_CLUSTERS = frozenset({signals.SIGTERM, signals.SIGKILL})
 KINDS = ("stdout", "stderr")
 _NEVER = Exit(code=137, signal=9, message="it was stopped before it began")
@@ -83,6 +83,7 @@ class Run:
         self._orders = Orders(self._changes, cluster.clock)
         self._used = Use()
         self._ended = trio.Event()
+        self._asking = trio.CancelScope()  # why it ended; who stops it does not wait for that
         self._note: Callable[[str], None] = _say_nothing
         self._said = ""
         logs = () if attempt.log.disabled else KINDS
@@ -271,17 +272,19 @@ class Run:
         return await self._explained(msgspec.json.decode(self.row.result, type=Exit))
 
     async def _explained(self, end: Exit) -> Exit:
-        """Add why the cluster sent the signal that ended it, if it did; it says so soon after.
+        """Add why the cluster ended it, if it did; the cluster says so when the wrapper has gone.
 
         A wrapper that was signalled with its task may say no more than that, or nothing at all.
         """
-        is_told = end.message not in {"", states.SOMEHOW}
-        if end.signal not in _OF_CLUSTERS or is_told or self._orders.has_signalled:
+        is_open = end.signal in _OF_CLUSTERS if not end.message else end.message == states.SOMEHOW
+        if not is_open or self._orders.may_have_ended_it or not self.cluster.is_reachable:
             return end
-        with trio.move_on_after(LATE), suppress(ToolFailed):
+        pause = _SOON
+        with self._asking, trio.move_on_after(LATE), suppress(ToolFailed):
             while self.row.job_id and (shown := await self.cluster.shown(self.row.job_id)):
                 if (word := states.end_of(shown, self.row.name)) is None:
-                    await trio.sleep(_SOON)
+                    await trio.sleep(pause)
+                    pause *= 2
                 elif states.is_its_doing(shown):
                     said = {"message": word.message, "oom_killed": word.oom_killed}
                     return msgspec.structs.replace(end, **said)
@@ -294,6 +297,7 @@ class Run:
         if self.row.status in {RunStatus.SUBMITTING, RunStatus.WAITING}:
             await self._withdraw()
         if self.row.status != RunStatus.RUNNING:
+            self._asking.cancel()
             return ""
         self._orders.stop(signal, grace)
         with trio.move_on_after(grace + LATE):

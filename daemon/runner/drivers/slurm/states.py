@@ -157,7 +157,7 @@ _LOST = {
     "OUT_OF_MEMORY": "it took more memory than it has",
     "REVOKED": "another cluster took it",
 }
-# What is known where a wrapper tells that it was signalled, and no more.
+# What is known where a wrapper tells that it was signalled, and no more; then the cluster is asked.
 SOMEHOW = (
     "the cluster ended it: somebody cancelled it there, it had to make room, or its time limit there "
     "has passed"
