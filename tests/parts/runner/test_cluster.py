@@ -130,17 +130,21 @@ async def test_a_signal_of_the_cluster_is_told_with_its_reason_where_the_wrapper
 
 
 async def test_a_task_that_heeds_the_clusters_signal_is_told_with_its_reason_as_well(
-    world: PoolWorld,
+    world: PoolWorld, tmp_path: Path
 ) -> None:
     # The wrapper, its parent, is signalled while the task says goodbye.
-    goodbye = "echo begun; sleep 0.2; kill -s TERM $PPID; exit 0"
+    pipe = Pipe(tmp_path / "pipe")
+    goodbye = f"echo begun; read -r line <{pipe.path}; kill -s TERM $PPID; exit 0"
     done = await world.place(batch(script(goodbye)))
     await world.until_printed(done, "begun")
     (job,) = world.slurm.jobs(f"alloc-{done}")
     world.slurm.time_out(job["id"], is_signalled=False)
+    with pipe.path.open("w") as opened:
+        opened.write("go on\n")
     await world.until_done(done)
     (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
     assert found.endswith('(the cluster says TIMEOUT)"')
+    pipe.close()
 
 
 async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
