@@ -27,6 +27,7 @@ from hypercorn.typing import (
     ASGIReceiveCallable,
     ASGISendCallable,
     ConnectionState,
+    H11SendableEvent,
     Scope,
 )
 from wsproto.events import Message
@@ -43,6 +44,7 @@ from daemon.web.listeners import (
     peer_of,
     tls_context,
 )
+from daemon.web.reason import reason
 from daemon.web.sending import Stream, send_now, send_patiently
 from storage.errors import leaves
 
@@ -350,6 +352,13 @@ class _OnlyHTTP1(H11Protocol):
 
     async def _check_protocol(self, event: h11.Request) -> None:
         """Pass over the wish for another protocol, as RFC 9110 allows."""
+
+    async def _send_h11_event(self, event: H11SendableEvent) -> None:
+        """Send a piece of an answer. The server gives the head of an answer no reason phrase."""
+        if isinstance(event, (h11.Response, h11.InformationalResponse)):
+            # The event is ours alone, and a copy of it would have all its headers checked again.
+            object.__setattr__(event, "reason", reason(event.status_code).encode())
+        await super()._send_h11_event(event)
 
     async def _create_stream(self, request: h11.Request) -> None:
         if not all(value.isascii() for name, value in request.headers if name in _OF_UPGRADES):

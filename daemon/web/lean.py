@@ -26,6 +26,7 @@ from hypercorn.utils import parse_socket_addr
 from daemon.web.answering import Answering, Way
 from daemon.web.head import Head
 from daemon.web.listeners import Peer
+from daemon.web.reason import reason
 from daemon.web.reply import Finished
 from daemon.web.sending import Departures, send_now, send_patiently
 
@@ -220,7 +221,8 @@ class Lean:
             self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
         lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
         length = len(answer.body)
-        head = f"HTTP/1.1 {answer.status} \r\n{''.join(lines)}content-length: {length}\r\n"
+        first = f"HTTP/1.1 {answer.status} {reason(answer.status)}\r\n"
+        head = f"{first}{''.join(lines)}content-length: {length}\r\n"
         last = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
         return b"".join((head.encode(), self._added, last, answer.body))
 

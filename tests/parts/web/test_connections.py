@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import zlib
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from daemon.config import Config
 from daemon.web import crowd, reply
 from daemon.web.connections import Listener
 from daemon.web.listeners import listen
+from daemon.web.reason import reason
 from daemon.web.reply import Reply
 from daemon.web.request import Read, Request, Stream, Talk, Write
 from daemon.web.sending import STALLED
@@ -63,7 +65,17 @@ class Server:
             with trio.fail_after(5):
                 while piece := await stream.receive_some():
                     answer += piece
+            assert unreasoned(answer) == []
             return answer
+
+
+def unreasoned(answer: bytes) -> list[bytes]:
+    """Return the status lines that lack the reason phrase of their status."""
+    return [
+        line
+        for line, status, phrase in re.findall(rb"(HTTP/1.1 (\d{3}) ?([^\r]*))\r\n", answer)
+        if phrase.decode() != reason(int(status))
+    ]
 
 
 MUCH = 64 * 1024 * 1024  # bytes, more than any kernel keeps for a connection
@@ -527,6 +539,47 @@ async def test_a_request_of_unclear_length_hides_no_other(server: Server, framin
     answer = await server.talk(f"{head}{SMUGGLED}")
     assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 501 "))
     assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("GET /show HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", "200 OK"),
+        (
+            "GET /show HTTP/1.1\r\nHost: elsewhere.example\r\nConnection: close\r\n\r\n",
+            "421 Misdirected Request",
+        ),
+        ("GET /nothing HTTP/1.0\r\nHost: localhost\r\n\r\n", "404 Not Found"),
+        ("GET /show?index=x HTTP/1.0\r\nHost: localhost\r\n\r\n", "400 Bad Request"),
+        ("POST /fail HTTP/1.0\r\nHost: localhost\r\n\r\n", "500 Internal Server Error"),
+        ("PUT /show HTTP/1.0\r\nHost: localhost\r\n\r\n", "405 Method Not Allowed"),
+        ("GET / HTTP/1.0\r\nHost: localhost\r\n\r\n", "307 Temporary Redirect"),
+        ("nonsense\r\n\r\n", "400 Bad Request"),
+        ("GET /show HTTP/2.0\r\nHost: localhost\r\n\r\n", "505 HTTP Version Not Supported"),
+        (
+            f"POST /echo HTTP/1.0\r\nHost: localhost\r\nContent-Length: {MAX_BODY + 1}\r\n\r\n",
+            "413 Request Entity Too Large",
+        ),
+        (
+            "POST /echo HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            "Connection: close\r\nContent-Length: 1\r\n\r\nx",
+            "100 Continue",
+        ),
+        (WISH.format(path="/talk") + "x", "400 Bad Request"),
+    ],
+)
+async def test_an_answer_names_the_reason_of_its_status(
+    server: Server, text: str, first: str
+) -> None:
+    answer = await server.talk(text)
+    assert answer.decode().startswith(f"HTTP/1.1 {first}\r\n")
+
+
+async def test_an_accepted_upgrade_names_the_reason_of_its_status(server: Server) -> None:
+    async with await server.connect() as stream:
+        await stream.send_all(WISH.format(path="/talk").encode())
+        answer = await stream.receive_some()
+    assert answer.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
 
 
 # ---- WebSockets ---------------------------------------------------------------------------------

@@ -1,0 +1,20 @@
+"""Reason phrases: the text behind every status that an answer can have."""
+
+import pytest
+
+from daemon.web.reason import reason
+
+
+@pytest.mark.parametrize(
+    ("status", "phrase"),
+    [
+        (200, "OK"),
+        (404, "Not Found"),
+        (413, "Request Entity Too Large"),
+        (416, "Requested Range Not Satisfiable"),
+        (422, "Unprocessable Entity"),
+        (473, "status code 473"),
+    ],
+)
+def test_reason_phrase_is_the_one_of_the_peers(status: int, phrase: str) -> None:
+    assert reason(status) == phrase
