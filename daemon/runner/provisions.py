@@ -14,7 +14,7 @@ import trio
 from daemon.runner import events
 from daemon.runner.artifacts.fetch import FetchFailed, Order
 from daemon.runner.drivers.driver import Attempt, Mount, Owner, StartFailed
-from daemon.runner.env import Directories, resolve_config, task_environment
+from daemon.runner.env import Directories, resolve, resolve_config, task_environment
 from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
@@ -26,7 +26,7 @@ from storage.errors import Refused
 from storage.records.allocation import TaskEvent
 from storage.records.base import SECOND
 from storage.records.group import TaskGroup, Volume
-from storage.records.task import Artifact, Network, Service, Task
+from storage.records.task import Artifact, Network, NetworkDNS, Service, Task
 from storage.records.times import nanoseconds
 
 if TYPE_CHECKING:
@@ -115,6 +115,21 @@ def _features(instance: Instance, task: Task) -> Iterator[str]:
             found = _FEATURE.fullmatch(one.l_target)
             if found and (one.r_target, one.operand) in _IS_THERE:
                 yield found[1]
+
+
+def _names(
+    dns: NetworkDNS | None, environment: Mapping[str, str], values: Mapping[str, str]
+) -> NetworkDNS | None:
+    """Return a `dns` block with its references filled in."""
+    if dns is None:
+        return None
+
+    def filled(texts: list[str] | None) -> list[str]:
+        return [resolve(text, environment, values) for text in texts or ()]
+
+    return NetworkDNS(
+        servers=filled(dns.servers), searches=filled(dns.searches), options=filled(dns.options)
+    )
 
 
 class Provisions:
@@ -212,7 +227,7 @@ class Provisions:
             mhz=held.cpu.cpu_shares if held else 0,
             log=task.log_config,
             network_mode=network.mode,
-            dns=network.dns,
+            dns=_names(network.dns, env, host.values),
             ports=tuple(given.ports_of(task.name)),
             mounts=tuple(_mounts(host, instance, task)),
             priority=instance.job.priority,

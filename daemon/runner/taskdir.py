@@ -4,6 +4,7 @@
         alloc/               shared by its tasks: data, logs, tmp
         <task>/              local, secrets, private, tmp
         .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
+        .resolv.<task>       its name servers, if its group has its own
         .fetched.<task>      says that what the task brings along has been fetched
         .logs/               what was moved out of a log, where that is necessary
 
@@ -31,6 +32,7 @@ SHARED = "alloc"
 SECRETS = "secrets"
 PRIVATE = "private"
 CLAIM = ".claim."
+RESOLVER = ".resolv."
 _FETCHED = ".fetched."
 MOVED = ".logs"
 _GONE = ".removed"  # behind the name of a directory that is being removed

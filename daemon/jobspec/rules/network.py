@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from daemon.jobspec.gotext import quote
+from storage.records import resolver
 from storage.records.group import TaskGroup
 from storage.records.task import Network, Port
 
@@ -51,6 +52,8 @@ def networks(group: TaskGroup) -> Iterator[str]:
         yield from _plugin_arguments(network, plugin_arguments)
         if network.hostname and "${" not in network.hostname and not _is_name(network.hostname):
             yield "Hostname is not a valid DNS name"
+        if network.dns is not None:
+            yield from resolver.faults(network.dns, filled=False)
     for task in group.tasks or ():
         for network in task.resources.networks or ():
             for port in _ports(network):

@@ -12,7 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from daemon.runner.drivers.driver import InvalidConfig
+from storage.records import resolver
 from storage.records.numbers import whole
+from storage.records.task import NetworkDNS
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -64,6 +66,12 @@ def read(record: type[T], config: Mapping[str, object]) -> T:
     if faults:
         raise InvalidConfig(_all(faults))
     return msgspec.convert(values, record)
+
+
+def check_names(dns: NetworkDNS) -> None:
+    """Raise `InvalidConfig` unless each text of a group's `dns` block is valid."""
+    for fault in resolver.faults(dns, filled=True):
+        raise InvalidConfig(fault)
 
 
 @cache  # of a handful of records; looking them up takes longer than the rest of `read`

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from daemon.runner.beneath import write_beneath
+from daemon.runner.drivers import config
 from daemon.runner.drivers.driver import Attempt, InvalidConfig, Mount, StartFailed
 from daemon.runner.drivers.scan import children
 from daemon.runner.drivers.shim import PATH, User
 from daemon.runner.env import Directories
-from daemon.runner.taskdir import SECRETS, SHARED
+from daemon.runner.taskdir import RESOLVER, SECRETS, SHARED
 
 HOME = "/local"  # where a task begins, as it sees it
 PLACES = Directories(shared="/alloc", local=HOME, secrets="/secrets")
@@ -151,15 +153,18 @@ def _resolver(attempt: Attempt) -> Iterator[str]:
     """Yield what lets a task look up names: as the machine does, or with servers of its own."""
     place = os.path.realpath(_RESOLVER)
     if attempt.dns is not None:
-        own = f"{attempt.directory}/{attempt.task}/private/resolv.conf"
+        config.check_names(attempt.dns)
         lines = [f"nameserver {one}" for one in attempt.dns.servers or ()]
         if searches := attempt.dns.searches:
             lines.append(f"search {' '.join(searches)}")
         if options := attempt.dns.options:
             lines.append(f"options {' '.join(options)}")
-        with open(own, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-        yield from ("--ro-bind", own, place)
+        # Beside the claim, where only the daemon's user can write: the task's own directories hold
+        # whatever it or an artifact has put there.
+        own = f"{RESOLVER}{attempt.task}"
+        text = "".join(f"{line}\n" for line in lines)
+        write_beneath(attempt.directory, own, text.encode("ascii"), mode=0o644)
+        yield from ("--ro-bind", f"{attempt.directory}/{own}", place)
     elif not place.startswith("/etc/") and os.path.exists(place):
         yield from ("--ro-bind", place, place)
 

@@ -521,6 +521,14 @@ def port(label: str = "http", **fields: Any) -> dict[str, Any]:
         ([{"Hostname": "${NOMAD_ALLOC_ID}..x"}], []),
         ([{"Hostname": "a..b"}], ["Hostname is not a valid DNS name"]),
         ([{"Hostname": "."}], []),
+        ([{"DNS": {"Servers": ["10.0.0.1", "${meta.dns}"], "Options": ["ndots:2"]}}], []),
+        (
+            [{"DNS": {"Servers": ["1.1.1.1\n* * * * * root id"], "Searches": ["a b"]}}],
+            [
+                "DNS server '1.1.1.1\\n* * * * * root id' is not valid: use an IP address",
+                "DNS search 'a b' is not valid: use a domain name",
+            ],
+        ),
         ([{"Hostname": "x" * 64}], ["Hostname is not a valid DNS name"]),
         ([{"Hostname": ".".join(["x" * 63] * 4)}], []),
         ([{"Hostname": ".".join(["x" * 63] * 4 + ["y"])}], ["Hostname is not a valid DNS name"]),

@@ -12,11 +12,13 @@ from hashlib import blake2b
 
 import msgspec
 
+from daemon.runner.drivers import config
 from daemon.runner.drivers.driver import Attempt, InvalidConfig, StartFailed
 from daemon.runner.drivers.limits import Limits
 from daemon.runner.taskdir import SECRETS, SHARED
 from storage.records import durations
 from storage.records.numbers import whole
+from storage.records.task import NetworkDNS
 
 LABEL = "io.steward"
 HOME = "/local"
@@ -198,12 +200,12 @@ def _names(attempt: Attempt, settings: Settings, network: str) -> dict[str, obje
     """Return where it looks names up; on the machine's own network podman takes no such wishes."""
     if network in {"host", "none"} and attempt.dns is None:
         return {}
-    dns = attempt.dns
-    return {
-        "dns_server": settings.dns_servers or list((dns and dns.servers) or ()),
-        "dns_search": settings.dns_search_domains or list((dns and dns.searches) or ()),
-        "dns_option": settings.dns_options or list((dns and dns.options) or ()),
-    }
+    dns = attempt.dns or NetworkDNS()
+    servers = settings.dns_servers or dns.servers or []
+    searches = settings.dns_search_domains or dns.searches or []
+    options = settings.dns_options or dns.options or []
+    config.check_names(NetworkDNS(servers=servers, searches=searches, options=options))
+    return {"dns_server": servers, "dns_search": searches, "dns_option": options}
 
 
 def _resources(settings: Settings, limits: Limits) -> dict[str, object]:

@@ -1,0 +1,49 @@
+"""What the attacks share: a node of root with the drivers of this machine, and a file of root's."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner.drivers import cgroup
+from daemon.runner.drivers.exec import Exec
+from daemon.runner.drivers.raw_exec import RawExec
+from daemon.runner.drivers.scan import Scanner
+from storage.store import Store
+from tests.parts.runner.conftest import data_dir, discard, end_all_of
+from tests.parts.runner.world import World, open_world
+
+__all__ = ["data_dir"]
+CONTENT = "nobody but root writes here\n"
+
+
+def is_untouched(victim: Path) -> bool:
+    """Return whether a victim's file holds what root has written."""
+    return victim.read_text() == CONTENT
+
+
+@pytest.fixture
+async def node(store: Store, data_dir: Path) -> AsyncIterator[World]:
+    """A node with `exec` and `raw_exec`."""
+    groups = cgroup.find(data_dir) or Scanner()
+    drivers = {"exec": Exec(groups, {}), "raw_exec": RawExec(groups, {})}
+    async with open_world(store, data_dir, drivers=drivers) as opened:
+        yield opened
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+@pytest.fixture
+def walls() -> None:
+    """Skip where this machine lets nobody build the walls of `exec`."""
+    if trouble := Exec(Scanner(), {}).fingerprint().trouble:
+        pytest.skip(f"exec: {trouble}")
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """Return a file of root in a directory of root, named as the one that the daemon writes."""
+    file = tmp_path / "victim" / "resolv.conf"
+    file.parent.mkdir()
+    file.write_text(CONTENT)
+    return file

@@ -1,0 +1,45 @@
+"""The author of a job, who may submit jobs and nothing else, tries to get further than the job."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from storage.records.job import Job
+from storage.records.task import Lifecycle, Network, NetworkDNS
+from tests.attacks.conftest import is_untouched
+from tests.parts.runner.conftest import needs_root
+from tests.parts.runner.world import World, batch, script
+
+pytestmark = needs_root
+RESOLVER = NetworkDNS(servers=["10.9.8.7"])
+
+
+def resolving(job: Job, dns: NetworkDNS) -> Job:
+    """Return a job whose group brings its own name servers."""
+    assert job.task_groups is not None
+    group = msgspec.structs.replace(job.task_groups[0], networks=[Network(dns=dns)])
+    return msgspec.structs.replace(job, task_groups=[group])
+
+
+@pytest.mark.usefixtures("walls")
+async def test_a_link_in_a_task_directory_leads_no_write_of_root_elsewhere(
+    node: World, victim: Path
+) -> None:
+    plant = f"ln -s {victim} ../main/private/resolv.conf"
+    before = script(plant, "before", user="nobody", lifecycle=Lifecycle(hook="prestart"))
+    main = script("cat /etc/resolv.conf", driver="exec")
+    alloc_id = await node.place(resolving(batch(before, main), RESOLVER))
+    await node.until_done(alloc_id)
+    assert is_untouched(victim)
+    assert node.output(alloc_id) == "nameserver 10.9.8.7\n"
+
+
+@pytest.mark.usefixtures("walls")
+async def test_a_name_server_brings_no_line_of_its_own(node: World) -> None:
+    dns = NetworkDNS(servers=['${env["LINES"]}'])
+    main = script("exit 0", driver="exec", env={"LINES": "1.1.1.1\n* * * * * root id"})
+    alloc_id = await node.place(resolving(batch(main), dns))
+    await node.until_done(alloc_id)
+    assert "Failed Validation" in node.types(alloc_id)
+    assert not list(node.directory(alloc_id).rglob("*resolv*"))
