@@ -12,6 +12,7 @@ from storage.errors import Denied, Malformed, NotFound, Refused
 from storage.records import gojson
 from storage.records.allocation import Allocation
 from storage.records.codec import parse
+from storage.records.driver import is_listed
 from storage.records.task import Action, Task
 
 _NOT_ISOLATED = frozenset({"raw_exec"})  # drivers in whose tasks one is on the node itself
@@ -36,7 +37,7 @@ async def execute(request: Request, socket: Socket) -> None:
 def _check_rights(request: Request, allocation: Allocation, task: Task | None) -> None:
     """Raise `Denied` unless the caller may do this inside a task, and so perhaps on the node."""
     request.require(allocation.namespace)
-    on_node = task is not None and task.driver in _NOT_ISOLATED
+    on_node = task is not None and is_listed(task.driver, _NOT_ISOLATED)
     if on_node and not request.caller.grant.may(allocation.namespace, "alloc-node-exec"):
         raise Denied
 

@@ -13,6 +13,7 @@ import msgspec
 from daemon.jobspec.gotext import multi_error, quote, words
 from storage.errors import Invalid, Refused
 from storage.queries import namespaces
+from storage.records.driver import is_listed
 from storage.records.job import Job
 from storage.records.namespace import Namespace, NamespaceCapabilities
 from storage.store import Store
@@ -97,7 +98,7 @@ def forbidden(job: Job, namespace: Namespace) -> list[str]:
 
 
 def _is_out(name: str, enabled: list[str] | None, disabled: list[str] | None) -> bool:
-    return bool((enabled and name not in enabled) or (disabled and name in disabled))
+    return bool((enabled and not is_listed(name, enabled)) or is_listed(name, disabled or ()))
 
 
 def _refusal(what: str, wrong: list[str], namespace: str) -> str:

@@ -6,6 +6,7 @@ there, keeps disks, or starts one thing before another.
 
 from collections.abc import Collection, Iterator
 
+from storage.records.driver import is_listed
 from storage.records.group import TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.task import Network, Service, Task
@@ -78,5 +79,5 @@ def unoffered(group: TaskGroup, drivers: Collection[str]) -> Iterator[tuple[str,
     """Yield the drivers of a group that a pool does not offer, and what to do about it."""
     known = ", ".join(sorted(drivers))
     for task in group.tasks or ():
-        if task.driver not in drivers:
+        if not is_listed(task.driver, drivers):
             yield f'task "{task.name}": driver = "{task.driver}"', f"write one of {known}"

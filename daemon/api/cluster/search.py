@@ -18,6 +18,7 @@ from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Denied, Refused
 from storage.queries import namespaces, nodes, scaling, search, variables
 from storage.readers import Snapshot
+from storage.records.driver import canonical
 from storage.records.search import (
     FuzzyMatch,
     FuzzySearchRequest,
@@ -32,9 +33,9 @@ MOST_FUZZY = 100
 SHORTEST = 2  # characters of a text to be found within names
 
 _JOB_READERS = ("allocs", "deployment", "evals", "jobs", "vars")
-# Of the driver of a task: what in its configuration has a name of its own.
+# By the driver's own name: what in a task's configuration has a name of its own.
 _PROGRAMS = {
-    "docker": ("image", "images"),
+    "podman": ("image", "images"),
     "exec": ("command", "commands"),
     "raw_exec": ("command", "commands"),
     "java": ("class", "classes"),
@@ -254,7 +255,7 @@ def _names_inside(job: JobNames) -> Iterator[tuple[str, ...]]:
         for task in group.tasks or ():
             yield "tasks", task.name, *outside, group.name
             yield from _services(task.services, *outside, group.name, task.name)
-            key, kind = _PROGRAMS.get(task.driver or "", ("", ""))
+            key, kind = _PROGRAMS.get(canonical(task.driver or ""), ("", ""))
             program = (task.config or {}).get(key)
             if isinstance(program, str):
                 yield kind, program, *outside, group.name, task.name

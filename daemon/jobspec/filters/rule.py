@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from daemon.jobspec.filters.look import Look, Names, resolved
-from daemon.jobspec.filters.operators import check_value
-from daemon.jobspec.filters.shapes import ANY, INT, STRING, Shape, shape_of
+from daemon.jobspec.filters.operators import OPERATORS, check_value
+from daemon.jobspec.filters.shapes import ANY, DRIVER, INT, STRING, Shape, shape_of
 from daemon.jobspec.filters.syntax import parse
 from daemon.jobspec.filters.tree import And, Collection, Match, Node, Not, Or, Selector
 from daemon.jobspec.gotext import quote
 from storage.errors import Malformed
+from storage.records.driver import spellings
 
 _Bound = Mapping[str, Shape]  # what the names stand for that `any` and `all` give
 
@@ -44,6 +45,14 @@ class _Inspection(Look):
     """A look that goes through lists: `TaskGroups.Tasks` are the tasks of all groups."""
 
     forgiving = True
+
+    def match(self, node: Match, names: Names) -> bool:
+        """Tell whether a comparison holds; that of a driver does if it does for any of its names."""
+        found = self.find(node.selector, names)
+        if found is None or found[1] is not DRIVER:
+            return super().match(node, names)
+        holds = OPERATORS[node.operator]
+        return any(holds(node, name, STRING) for name in spellings(found[0])) is not node.negated
 
     def collection(self, node: Collection, names: Names) -> bool:
         """Tell whether any, or all, of the items are as wanted, in all the lists together."""

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import inspect
 
 from storage.records.codec import ALIASES
+from storage.records.task import Task
 
 
 class Shape(msgspec.Struct, frozen=True, eq=False):
@@ -59,6 +60,7 @@ class _NoKeys(dict[str, object]):
 
 
 STRING = Shape("string", "string")
+DRIVER = Shape("string", "string")  # the name of a driver, which may have others
 BOOL = Shape("bool", "bool")
 INT = Shape("int", "int")
 FLOAT = Shape("float64", "float64")
@@ -119,7 +121,8 @@ _SCALARS: dict[type[inspect.Type], Shape] = {
 def _struct(kind: inspect.StructType) -> Shape:
     fields: dict[str, Field] = {}
     for field in kind.fields:
-        shape = _shape(field.type)
+        is_driver = kind.cls is Task and field.name == "driver"
+        shape = DRIVER if is_driver else _shape(field.type)
         found = Field(field.encode_name, shape, _empty(shape, field.default))
         fields[field.encode_name] = found
         if alias := ALIASES.get(field.encode_name):

@@ -24,7 +24,8 @@ READER = 'namespace "default" { policy = "read" }'
 @pytest.fixture
 async def full(store: Store) -> Store:
     image = task("cache", driver="docker", config={"image": "registry/redis:7"})
-    web = job("web", group("front", task("main"), image, services=[Service(name="shop")]))
+    other = task("box", driver="podman", config={"image": "registry/alpine:3"})
+    web = job("web", group("front", task("main"), image, other, services=[Service(name="shop")]))
 
     def fill(tx: Transaction) -> None:
         namespaces.put(tx, Namespace(name="team"))
@@ -113,6 +114,7 @@ async def test_a_context_that_does_not_exist_is_named(full: Store) -> None:
         ("hop", "services", "shop", ["default", "web", "front"]),
         ("ach", "tasks", "cache", ["default", "web", "front"]),
         ("redis", "images", "registry/redis:7", ["default", "web", "front", "cache"]),
+        ("alpine", "images", "registry/alpine:3", ["default", "web", "front", "box"]),
     ],
 )
 async def test_what_is_inside_a_job_is_found_with_where_it_is(

@@ -34,9 +34,10 @@ from daemon.runner.taskdir import SECRETS
 from daemon.runner.usage import Account, Use
 from storage.records import durations
 from storage.records.base import SECOND
+from storage.records.driver import spellings
 from storage.records.usage import MemoryUsage
 
-_NAMES = ("podman", "docker")
+_NAMES = spellings("podman")
 _PLACES = Directories(shared="/alloc", local=spec.HOME, secrets="/secrets")
 _OUTPUT = ".podman."  # begins the name of the file that podman's watcher writes
 _AGAIN = 1.0  # seconds until podman is asked again that did not answer

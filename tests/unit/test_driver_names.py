@@ -1,0 +1,92 @@
+"""The names of one driver mean the same wherever a driver is named."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from daemon.jobs.namespaces import forbidden
+from daemon.jobspec.policies import Policies
+from daemon.matching.clusters import unoffered
+from daemon.runner.drivers.podman import driver as podman
+from storage.records.driver import SPELLINGS, canonical, is_listed, spellings
+from storage.records.namespace import Namespace, NamespaceCapabilities
+from storage.records.rule import JobPolicy, Level
+from tests.samples import group, job, task
+
+ROOT = Path(__file__).parents[2]
+PAIRS = [(one, other) for names in SPELLINGS for one in names for other in names]
+pairs = pytest.mark.parametrize(("one", "other"), PAIRS)
+
+
+def using(driver: str):
+    return job("a", group("g", task("t", driver=driver)))
+
+
+def keeps(rule: str, driver: str) -> bool:
+    policies = Policies([JobPolicy(name="p", rule=rule, level=Level.ADVISORY)])
+    return not policies.check(using(driver), override=False)
+
+
+@pairs
+def test_namespace_treats_all_names_of_a_driver_alike(one: str, other: str) -> None:
+    closed = NamespaceCapabilities(disabled_task_drivers=[one])
+    opened = NamespaceCapabilities(enabled_task_drivers=[one])
+    assert len(forbidden(using(other), Namespace(name="n", capabilities=closed))) == 1
+    assert forbidden(using(other), Namespace(name="n", capabilities=opened)) == []
+
+
+@pairs
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        ('all TaskGroups.Tasks as t {{ t.Driver == "{}" }}', True),
+        ('all TaskGroups.Tasks as t {{ t.Driver != "{}" }}', False),
+        ("all TaskGroups.Tasks as t {{ t.Driver matches `^{}$` }}", True),
+        ("all TaskGroups.Tasks as t {{ t.Driver not matches `^{}$` }}", False),
+        ('all TaskGroups.Tasks as t {{ "{}" in t.Driver }}', True),
+        ('any TaskGroups.Tasks as t {{ t.Driver not contains "{}" }}', False),
+        ('not (TaskGroups.0.Tasks.0.Driver == "{}")', False),
+    ],
+)
+def test_job_policy_treats_all_names_of_a_driver_alike(
+    one: str, other: str, rule: str, holds: bool
+) -> None:
+    assert keeps(rule.format(one), other) is holds
+
+
+@pairs
+def test_pool_offers_a_driver_under_all_its_names(one: str, other: str) -> None:
+    assert not list(unoffered(group("g", task("t", driver=one)), [other]))
+
+
+async def test_node_reports_a_driver_under_all_its_names(tmp_path: Path) -> None:
+    found = await podman.find(str(tmp_path / "none"), {}, volumes=False, processes=1)
+    assert tuple(one.name for one in found) == spellings("podman")
+
+
+def test_other_drivers_are_not_mixed_up() -> None:
+    assert canonical("exec") == "exec"
+    assert not is_listed("raw_exec", ["exec", "docker"])
+    assert not keeps('all TaskGroups.Tasks as t { t.Driver == "exec" }', "docker")
+
+
+def _modules() -> list[Path]:
+    return [path for top in ("daemon", "storage") for path in (ROOT / top).rglob("*.py")]
+
+
+def _direct_comparisons(path: Path) -> list[str]:
+    """Return where a module compares a driver's name, or knows another name, on its own."""
+    others = {name for names in SPELLINGS for name in names[1:]}
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        is_name = isinstance(node, ast.Constant) and node.value in others
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        if is_name or any(isinstance(one, ast.Attribute) and one.attr == "driver" for one in sides):
+            found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return found
+
+
+def test_only_the_table_knows_which_names_mean_the_same() -> None:
+    table = ROOT / "storage/records/driver.py"
+    assert [at for path in _modules() if path != table for at in _direct_comparisons(path)] == []
