@@ -33,6 +33,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.clock": NOUNS,
     "daemon.clusters": NOUNS,
     "daemon.config": NOUNS,
+    "daemon.confinement": (),
     "daemon.dashes": (),
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
