@@ -99,6 +99,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         delete=mounts.disable,
         sudo=True,
     ),
+    # The Go client, and with it most tools, tunes here; only `sys/auth` asks for sudo.
+    Endpoint("/v1/sys/mounts/auth/{path}/tune", read=mounts.read_tune, write=mounts.tune),
+    Endpoint("/v1/sys/mounts/auth/{path}", read=mounts.read_as_mount),
+    Endpoint("/v1/sys/remount", write=mounts.move, sudo=True),
+    Endpoint("/v1/sys/remount/status/{move}", read=mounts.read_move),
     Endpoint(
         "/v1/auth/{mount}/config",
         read=cloud.read_config,

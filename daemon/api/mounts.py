@@ -1,13 +1,15 @@
 """Enabling, listing, tuning and disabling login methods."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import msgspec
 
 from daemon.identity import mounts
+from daemon.jobspec.gotext import quote
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
-from storage.errors import Invalid, UnknownToken
+from storage.errors import Invalid, Malformed, NotFound, UnknownToken
 from storage.queries import installation
 from storage.queries import mounts as stored
 from storage.records.identity import Mount
@@ -78,9 +80,28 @@ async def read(call: Call) -> Answer:
     return Answer(data=_entry(mount))
 
 
+async def read_as_mount(call: Call) -> Answer:
+    """Show one login method at the path that all kinds of mounts have."""
+    path = mounts.path_of(call["path"])
+    mount = _find(call, path)
+    if mount is None:
+        raise Invalid(f"No secret engine mount at auth/{path}")
+    return Answer(data=_entry(mount))
+
+
+@contextmanager
+def _validation() -> Iterator[None]:
+    """Turn the text about a wrong type into the one of the peer's system paths."""
+    try:
+        yield
+    except Malformed as error:
+        raise Malformed(f"Field validation failed: {error}".partition(", value: ")[0]) from error
+
+
 async def enable(call: Call) -> Answer:
     """Mount a login method."""
-    mount = mounts.new_mount(mounts.path_of(call["path"]), call.fields, next(call.parts.ids))
+    with _validation():
+        mount = mounts.new_mount(mounts.path_of(call["path"]), call.fields, next(call.parts.ids))
     await mounts.enable(call.parts.store, mount)
     return Answer()
 
@@ -108,8 +129,32 @@ async def read_tune(call: Call) -> Answer:
 
 async def tune(call: Call) -> Answer:
     """Change what a mount says about its tokens."""
-    await mounts.tune(call.parts.store, mounts.path_of(call["path"]), call.fields)
+    with _validation():
+        await mounts.tune(call.parts.store, mounts.path_of(call["path"]), call.fields)
     return Answer()
+
+
+async def move(call: Call) -> Answer:
+    """Move a mount to another path."""
+    with _validation():
+        source, target = (mounts.path_of(call.fields.text(name)) for name in ("from", "to"))
+    parts = call.parts
+    moved = await mounts.move(parts.store, parts.tokens, source, target, next(parts.ids))
+    done = f"{quote(source)} is now at {quote(target)}; the tokens it issued are revoked"
+    return Answer(data={"migration_id": moved.move_id}, warnings=[done])
+
+
+async def read_move(call: Call) -> Answer:
+    """Show the latest move of a mount: it ended before its request was answered."""
+    moved = call.parts.store.read(lambda db: mounts.moved_by(db, call["move"]))
+    if moved is None:
+        raise NotFound("")
+    status = {
+        "source_mount": f"auth/{moved.moved_from}",
+        "target_mount": f"auth/{moved.path}",
+        "status": "success",
+    }
+    return Answer(data={"migration_id": moved.move_id, "migration_info": status})
 
 
 async def shown(call: Call) -> Answer:

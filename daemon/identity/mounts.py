@@ -14,6 +14,7 @@ from daemon.acl.children import Terms
 from daemon.acl.tokens import Tokens
 from daemon.fields import Fields, is_duration
 from daemon.identity.roles import METHODS
+from daemon.jobspec.gotext import quote
 from storage.errors import Invalid, Refused
 from storage.queries import identity, mounts, secrets
 from storage.queries import tokens as stored_tokens
@@ -25,6 +26,7 @@ from storage.writer import Transaction
 
 MAX_PATH = 256  # characters
 
+_AUTH = "auth/"  # before the path of each mount where all kinds of mounts are named
 _TOKEN_PATH = "token/"  # noqa: S105  # a path
 _TOKEN_TYPES = ("default-service", "default-batch", "service", "batch")
 _LISTING = ("", "hidden", "unauth")
@@ -65,6 +67,7 @@ def new_mount(path: str, fields: Fields, uuid: str) -> Mount:
         raise Invalid(f"path of {len(path)} characters: a mount's has at most {MAX_PATH}")
     if kind not in METHODS:
         raise Invalid(f"plugin not found in the catalog: {kind}")
+    _check_version(kind, fields.text("plugin_version"))
     return Mount(
         path=path,
         type=kind,
@@ -74,9 +77,23 @@ def new_mount(path: str, fields: Fields, uuid: str) -> Mount:
         local=fields.flag("local"),
         seal_wrap=fields.flag("seal_wrap"),
         external_entropy_access=fields.flag("external_entropy_access"),
-        options=fields.pairs("options"),
+        options=_options(fields, {}),
         config=config,
     )
+
+
+def _options(fields: Fields, present: dict[str, str] | None) -> dict[str, str] | None:
+    """Return the options of a mount; the Go client sends null where it has none."""
+    if "options" not in fields:
+        return present
+    return None if fields.raw("options") is None else fields.pairs("options")
+
+
+def _check_version(kind: str, version: str) -> None:
+    """Raise `Invalid` for a version of a plugin: the methods are built in and have none."""
+    if version:
+        numbers = [*version.removeprefix("v").split("."), "0", "0"][:3]
+        raise Invalid(f"plugin not found in the catalog: {kind}, version=v{'.'.join(numbers)}")
 
 
 def _new_config(fields: Fields) -> MountConfig:
@@ -102,14 +119,16 @@ def _lease(fields: Fields, name: str, prefix: str = "") -> int:
 
 def _with_choices(config: MountConfig, fields: Fields) -> MountConfig:
     """Return a configuration with everything but its leases as the fields say."""
-    changes: dict[str, object] = {name: fields.texts(name) for name in _LISTS if name in fields}
+    changes: dict[str, object] = {
+        name: fields.texts(name) or None for name in _LISTS if name in fields
+    }
     if "listing_visibility" in fields:
         if (visibility := fields.text("listing_visibility")) not in _LISTING:
             raise Invalid(f"invalid listing_visibility {visibility}")
         changes["listing_visibility"] = visibility
     if "token_type" in fields:
         if (kind := fields.text("token_type") or _TOKEN_TYPES[0]) not in _TOKEN_TYPES:
-            raise Invalid(f"invalid value {kind!r} for 'token_type'")
+            raise Invalid("invalid value for 'token_type'")
         changes["token_type"] = kind
     if "identity_token_key" in fields:
         changes["identity_token_key"] = fields.text("identity_token_key")
@@ -143,9 +162,10 @@ async def tune(store: Store, path: str, fields: Fields) -> None:
         mount = mounts.find(tx, path)
         if mount is None:
             raise Invalid(f'tune of path "auth/{path}" failed: no mount entry found')
+        _check_version(mount.type, fields.text("plugin_version"))
         config = _tuned(mount.config, fields)
         description = fields.text("description", mount.description)
-        options = fields.pairs("options") if "options" in fields else mount.options
+        options = _options(fields, mount.options) or mount.options
         mounts.put(
             tx,
             msgspec.structs.replace(mount, config=config, description=description, options=options),
@@ -193,6 +213,43 @@ async def disable(store: Store, tokens: Tokens, path: str) -> Mount | None:
     if mount := await store.write(write):
         await tokens.revoke_mount(mount.accessor)
     return mount
+
+
+async def move(store: Store, tokens: Tokens, source: str, target: str, move_id: str) -> Mount:
+    """Move a mount to another path, and revoke the tokens that it issued at the old one.
+
+    Raises `Invalid`.
+    """
+
+    def write(tx: Transaction) -> Mount:
+        old = path_of(source.removeprefix(_AUTH))
+        mount = mounts.find(tx, old) if source.startswith(_AUTH) else None
+        if source == f"{_AUTH}{_TOKEN_PATH}":
+            raise Invalid(f"cannot remount {quote(source)}")
+        if mount is None:
+            raise Invalid(f"no matching mount at {quote(source)}")
+        if not target.startswith(_AUTH):
+            raise Invalid(f"cannot remount auth mount to non-auth mount {quote(target)}")
+        new = path_of(target.removeprefix(_AUTH))
+        if not new.strip("/") or len(new) > MAX_PATH:
+            raise Invalid(
+                f"path {quote(target)}: a mount needs a path of 1 to {MAX_PATH} characters"
+            )
+        others = [one for one in paths(tx) if one != old]
+        if taken := _in_the_way(new, [_TOKEN_PATH, *others]):
+            raise Invalid(f"path is already in use at {taken}")
+        moved = msgspec.structs.replace(mount, path=new, moved_from=old, move_id=move_id)
+        mounts.move(tx, moved)
+        return moved
+
+    moved = await store.write(write)
+    await tokens.revoke_mount(moved.accessor)
+    return moved
+
+
+def moved_by(db: Snapshot, move_id: str) -> Mount | None:
+    """Return the mount whose latest move has this identifier."""
+    return next((mount for mount in mounts.every(db) if mount.move_id == move_id), None)
 
 
 async def finish_disabling(store: Store, tokens: Tokens) -> None:

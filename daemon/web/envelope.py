@@ -25,7 +25,7 @@ from storage.errors import (
 )
 
 _DENIED = "permission denied"
-_UNREPEATED = ("sys/internal/ui/", "sys/policies/", "sys/wrapping/")
+_UNREPEATED = ("sys/internal/ui/", "sys/policies/", "sys/wrapping/", "sys/remount/status/")
 _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 # First match wins: a subclass stands before its base.

@@ -64,10 +64,11 @@ class SecretsSide:
             if refusal := _refusal(asked, headers, endpoint):
                 return refusal
             operation = _operation(asked)
+            is_open = endpoint is not None and _is_open(endpoint, operation)
             fields = Fields(_values(asked, operation, headers))
             wrap_ttl = _wrap_ttl(headers)
             trail.ask("", asked.token)
-            caller = await self._caller(asked, endpoint)
+            caller = await self._caller(asked, is_open=is_open)
             trail.known(caller.token.accessor)
         except StewardError as error:
             return envelope.of_error(error, is_login=True)
@@ -88,21 +89,22 @@ class SecretsSide:
             mount=found.mount if found else "",
             wrap_ttl=wrap_ttl,
         )
-        return await self._served(call, found, trail)
+        return await self._served(call, found, trail, is_login=is_open)
 
-    async def _caller(self, asked: Request, endpoint: Endpoint | None) -> Caller:
+    async def _caller(self, asked: Request, *, is_open: bool) -> Caller:
         """Return who asks; where everybody may ask, nobody has to. Raises `UnknownToken`."""
         tokens = self._parts.tokens
-        if endpoint is None or not endpoint.is_open:
+        if not is_open:
             return await tokens.authenticate(asked.token, asked.address, operator=asked.operator)
         try:
             return tokens.resolve(asked.token, asked.address)
         except UnknownToken:
             return tokens.resolve("")
 
-    async def _served(self, call: Call, found: Found | None, trail: Trail) -> Reply:
+    async def _served(
+        self, call: Call, found: Found | None, trail: Trail, *, is_login: bool
+    ) -> Reply:
         endpoint = found.endpoint if found else None
-        is_login = endpoint is not None and endpoint.is_open
         try:
             if not is_login:
                 _require(call, endpoint)
@@ -131,6 +133,15 @@ class SecretsSide:
 
     def _find(self, db: Snapshot, path: str) -> Found | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.is_there(db, one))
+
+
+def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
+    """Return whether a call needs no token.
+
+    A list asks for the path with a slash behind it, which is open only where there is a list.
+    """
+    is_another_path = operation is Operation.LIST and not (endpoint.list or endpoint.is_bare)
+    return endpoint.is_open and not is_another_path
 
 
 def _require(call: Call, endpoint: Endpoint | None) -> None:

@@ -19,6 +19,10 @@ _PUT = """
     ON CONFLICT (path) DO UPDATE
        SET document = excluded.document, modify_index = excluded.modify_index
 """
+_MOVE = """
+    UPDATE mounts SET path = :path, document = :document, modify_index = :index
+     WHERE accessor = :accessor
+"""
 _REMOVE = "DELETE FROM mounts WHERE path = :path"
 
 
@@ -60,6 +64,20 @@ def put(tx: Transaction, mount: Mount) -> None:
         },
     )
     tx.touch("mounts", f"mounts/{mount.path}")
+
+
+def move(tx: Transaction, mount: Mount) -> None:
+    """Store a mount at its new path; everything set up for it belongs to its accessor."""
+    tx.execute(
+        _MOVE,
+        {
+            "path": mount.path,
+            "accessor": mount.accessor,
+            "document": encode(mount).decode(),
+            "index": tx.index,
+        },
+    )
+    tx.touch("mounts", f"mounts/{mount.path}", f"mounts/{mount.moved_from}")
 
 
 def remove(tx: Transaction, path: str) -> None:

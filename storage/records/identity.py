@@ -37,6 +37,8 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     external_entropy_access: bool = False
     options: dict[str, str] | None = None
     config: MountConfig = MountConfig()
+    moved_from: str = ""  # path before the latest move
+    move_id: str = ""  # of the latest move; a client asks by it how the move went
 
     @property
     def default_ttl(self) -> int:
