@@ -116,7 +116,7 @@ class _Held:
             click.echo(f"the lock was not given back: {error}", err=True)
 
     def _change(self, operation: str, lock: dict[str, str]) -> Answer:
-        query = {"lock-operation": operation}
+        query = {f"lock-{operation}": "true"}
         return self._client.send("PUT", address_of(self._path), {"Lock": lock}, **query)
 
 

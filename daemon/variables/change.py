@@ -9,7 +9,7 @@ noticed yet can finish what it does.
 import msgspec
 
 from daemon.acl.seal import Seal
-from storage.errors import Malformed, NotFound
+from storage.errors import Malformed
 from storage.queries import namespaces, variables
 from storage.queries.variables import Entry, Held
 from storage.records.codec import encode
@@ -30,11 +30,15 @@ class Name(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change did: the variable as it is now, or, if it did nothing, as it was found."""
+    """What a change did: the variable as it is now, or, if it did nothing, as it was found.
+
+    `by_lock`: it did nothing because of a lock, or of one that is missing.
+    """
 
     index: int
     entry: Entry | None = None
     conflict: bool = False
+    by_lock: bool = False
 
 
 def items_of(seal: Seal, entry: Entry) -> dict[str, str]:
@@ -68,19 +72,26 @@ async def put(
     items: dict[str, str],
     *,
     expected: int | None,
-    lock_id: str,
+    lock: Held,
     now: int,
 ) -> Outcome:
-    """Create a variable, or change its values. Raises `Malformed` when there is no such namespace."""
+    """Create a variable, or change its values; the holder of its lock sets its spans as well.
+
+    Raises `Malformed` when there is no such namespace.
+    """
     sealed = seal.seal(encode(items), name.place)
 
     def write(tx: Transaction) -> Outcome:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
-        mine = _is_his(found, lock_id, now) if found else not lock_id
+        mine = _is_his(found, lock.id, now) if found else not lock.id
         if not mine or not _is_as_expected(found, expected):
-            return _conflict(tx, found)
-        return Outcome(index=tx.index, entry=variables.put(tx, _changed(found, name, sealed, now)))
+            return _conflict(tx, found, by_lock=not mine)
+        changed = _changed(found, name, sealed, now)
+        if lock.id:
+            held = msgspec.structs.replace(lock, ends=changed.lock.ends)
+            changed = msgspec.structs.replace(changed, lock=held)
+        return Outcome(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
 
@@ -94,8 +105,9 @@ async def remove(
         found = variables.find(tx, name.namespace, name.path)
         if found is None:
             return Outcome(index=tx.last_index())
-        if not _is_his(found, lock_id, now) or not _is_as_expected(found, expected):
-            return _conflict(tx, found)
+        mine = _is_his(found, lock_id, now)
+        if not mine or not _is_as_expected(found, expected):
+            return _conflict(tx, found, by_lock=not mine)
         variables.remove(tx, found)
         return Outcome(index=tx.index)
 
@@ -109,11 +121,13 @@ async def acquire(
     items: dict[str, str] | None,
     *,
     lock: Held,
+    own_id: str = "",
     now: int,
 ) -> Outcome:
     """Take the lock of a variable, which is created if necessary; `items` replaces its values.
 
-    The end of `lock` is not looked at. Raises `Malformed` when there is no such namespace.
+    Whoever holds it already, and names it as `own_id`, keeps it. The end of `lock` is not looked at.
+    Raises `Malformed` when there is no such namespace.
     """
     sealed = seal.seal(encode(items or {}), name.place)
     taken = msgspec.structs.replace(lock, ends=now + lock.ttl)
@@ -121,22 +135,24 @@ async def acquire(
     def write(tx: Transaction) -> Outcome:
         _check_namespace(tx, name)
         found = variables.find(tx, name.namespace, name.path)
-        if found is not None and now < found.lock.ends + found.lock.delay:
-            return _conflict(tx, found)
+        is_own = found is not None and bool(own_id) and _is_his(found, own_id, now)
+        if found is not None and not is_own and now < found.lock.ends + found.lock.delay:
+            return _conflict(tx, found, by_lock=True)
         kept = found.sealed if found is not None and items is None else sealed
-        changed = msgspec.structs.replace(_changed(found, name, kept, now), lock=taken)
+        held = msgspec.structs.replace(taken, id=own_id) if is_own else taken
+        changed = msgspec.structs.replace(_changed(found, name, kept, now), lock=held)
         return Outcome(index=tx.index, entry=variables.put(tx, changed))
 
     return await store.write(write)
 
 
 async def release(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
-    """Give a lock back: the next one can have it at once. Raises `NotFound`."""
+    """Give a lock back: the next one can have it at once."""
 
     def write(tx: Transaction) -> Outcome:
-        found = _find(tx, name)
-        if not is_locked(found, now) or found.lock.id != lock_id:
-            return _conflict(tx, found)
+        found = variables.find(tx, name.namespace, name.path)
+        if found is None or not is_locked(found, now) or found.lock.id != lock_id:
+            return _conflict(tx, found, by_lock=True)
         freed = msgspec.structs.replace(found, lock=Held(), modify_time=now)
         return Outcome(index=tx.index, entry=variables.put(tx, freed))
 
@@ -144,12 +160,12 @@ async def release(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
 
 
 async def renew(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
-    """Hold a lock for another of its spans. Raises `NotFound`."""
+    """Hold a lock for another of its spans."""
 
     def write(tx: Transaction) -> Outcome:
-        found = _find(tx, name)
-        if not is_locked(found, now) or found.lock.id != lock_id:
-            return _conflict(tx, found)
+        found = variables.find(tx, name.namespace, name.path)
+        if found is None or not is_locked(found, now) or found.lock.id != lock_id:
+            return _conflict(tx, found, by_lock=True)
         held = msgspec.structs.replace(found.lock, ends=now + found.lock.ttl)
         variables.renew(tx, found, held.ends)
         return Outcome(index=found.modify_index, entry=msgspec.structs.replace(found, lock=held))
@@ -160,13 +176,6 @@ async def renew(store: Store, name: Name, lock_id: str, now: int) -> Outcome:
 def _check_namespace(tx: Transaction, name: Name) -> None:
     if not namespaces.exists(tx, name.namespace):
         raise Malformed(f'variable "{name.path}" is in nonexistent namespace "{name.namespace}"')
-
-
-def _find(tx: Transaction, name: Name) -> Entry:
-    found = variables.find(tx, name.namespace, name.path)
-    if found is None:
-        raise NotFound("variable not found", index=tx.table_index("variables"))
-    return found
 
 
 def _changed(found: Entry | None, name: Name, sealed: bytes, now: int) -> Entry:
@@ -182,6 +191,6 @@ def _changed(found: Entry | None, name: Name, sealed: bytes, now: int) -> Entry:
     return msgspec.structs.replace(found, sealed=sealed, modify_time=now)
 
 
-def _conflict(tx: Transaction, found: Entry | None) -> Outcome:
+def _conflict(tx: Transaction, found: Entry | None, *, by_lock: bool) -> Outcome:
     index = found.modify_index if found else tx.table_index("variables")
-    return Outcome(index=index, entry=found, conflict=True)
+    return Outcome(index=index, entry=found, conflict=True, by_lock=by_lock)

@@ -6,7 +6,7 @@ from storage.records.base import Record, SparseRecord
 
 
 class Lock(SparseRecord, frozen=True, kw_only=True):
-    """The lock of a variable that is held; spans as `15s`. Only its holder is shown the id."""
+    """The lock of a variable that is held; spans as `15s`. Not everybody is shown the id."""
 
     id: str = ""
     ttl: str = ""
@@ -25,12 +25,12 @@ class VariableMetadata(Record, frozen=True, kw_only=True):
     path: str
 
 
-class Variable(Record, frozen=True, kw_only=True):
-    """A variable with its values."""
+class Variable(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """A variable with its values, if it has any."""
 
     create_index: int
     create_time: int
-    items: dict[str, str]
+    items: dict[str, str] = {}
     lock: Lock | UnsetType = UNSET
     modify_index: int
     modify_time: int

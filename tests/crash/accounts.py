@@ -13,11 +13,11 @@ async def variables(world: World) -> None:
     await world.change("PUT", path, {"Items": {"k": "2"}}, at=path, shows={"Items": {"k": "2"}})
     lock = {"Items": {"k": "3"}, "Lock": {"TTL": "10s", "LockDelay": "0s"}}
     taken = await world.change(
-        "PUT", path, lock, at=path, shows={"Items": {"k": "3"}}, **{"lock-operation": "acquire"}
+        "PUT", path, lock, at=path, shows={"Items": {"k": "3"}}, **{"lock-acquire": ""}
     )
     own = {"Lock": {"ID": taken["Lock"]["ID"]}}
-    await world.change("PUT", path, own, **{"lock-operation": "renew"})
-    await world.change("PUT", path, own, **{"lock-operation": "release"})
+    await world.change("PUT", path, own, **{"lock-renew": ""})
+    await world.change("PUT", path, own, **{"lock-release": ""})
     await world.change("DELETE", path, at=path, shows=None)
 
 
@@ -138,7 +138,7 @@ async def expiry(world: World) -> None:
     """Let a lock end by itself."""
     path = "/v1/var/app/brief"
     lock = {"Items": {"k": "1"}, "Lock": {"TTL": "10s", "LockDelay": "0s"}}
-    answer = await world.steward.request("PUT", path, lock, **{"lock-operation": "acquire"})
+    answer = await world.steward.request("PUT", path, lock, **{"lock-acquire": ""})
     assert answer.status_code in (200, 409), answer.text  # 409: of before a crash
     await world.steward.until(path, lambda shown: "Lock" not in shown)
 

@@ -1,42 +1,56 @@
 """Variables from outside: what a client sees of locks, lists and conflicts."""
 
-import json
+from pathlib import Path
 
 import trio
 
-from tests.service.daemon import Steward
+from tests.service.daemon import Steward, open_steward
+
+SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
+READER = 'namespace "default" { variables { path "*" { capabilities = ["read", "list"] } } }'
 
 
-async def test_a_lock_is_shown_to_its_holder_alone(steward: Steward) -> None:
-    wanted = {"Items": {"a": "1"}, "Lock": {"TTL": "20s", "LockDelay": 0}}
-    path = "/v1/var/app"
-    taken = await steward.post(path, wanted, **{"lock-operation": "acquire"})
-    assert taken["Lock"] == {"ID": taken["Lock"]["ID"], "TTL": "20s", "LockDelay": "15s"}
-    shown = await steward.get(path)
-    assert shown["Lock"] == {"TTL": "20s", "LockDelay": "15s"}
-    refused = await steward.request("PUT", path, {"Items": {"a": "2"}})
-    assert refused.status_code == 409
-    assert json.loads(refused.text) == shown
-    own = {"Items": {"a": "3"}, "Lock": {"ID": taken["Lock"]["ID"]}}
-    assert (await steward.post(path, own))["Items"] == {"a": "3"}
-    freed = await steward.post(path, own, **{"lock-operation": "release"})
-    assert "Lock" not in freed
+async def test_a_lock_is_shown_to_readers_without_its_id(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev", "--acl") as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        await steward.request("POST", "/v1/acl/policy/p", {"Name": "p", "Rules": READER})
+        token = await steward.post("/v1/acl/token", {"Type": "client", "Policies": ["p"]})
+        wanted = {"Items": {"a": "1"}, "Lock": {"TTL": "20s", "LockDelay": 0}}
+        taken = await steward.post("/v1/var/app", wanted, **{"lock-acquire": ""})
+        assert taken["Lock"] == {"ID": taken["Lock"]["ID"], "TTL": "20s", "LockDelay": "15s"}
+        steward.token = token["SecretID"]
+        shown = await steward.get("/v1/var/app")
+        assert shown["Lock"] == {"TTL": "20s", "LockDelay": "15s"}
+        assert [one["Lock"] for one in await steward.get("/v1/vars")] == [shown["Lock"]]
+
+
+async def test_two_writers_of_a_lock_are_never_both_its_holder(steward: Steward) -> None:
+    path, lock = "/v1/var/app", {"Items": {"a": "1"}, "Lock": {"TTL": "15s"}}
+    assert (await steward.request("PUT", path, lock)).status_code == 400
+    assert (await steward.request("GET", path)).status_code == 404
+    assert (await steward.request("PUT", path, lock, **{"lock-acquire": ""})).status_code == 200
+    assert (await steward.request("PUT", path, lock, **{"lock-acquire": ""})).status_code == 409
 
 
 async def test_wrong_locks_are_refused(steward: Steward) -> None:
     path, body = "/v1/var/app", {"Items": {"a": "1"}}
+    acquire = {"lock-acquire": ""}
     for query, more, words in [
-        ({"lock-operation": "steal"}, {}, "is unknown"),
-        ({"lock-operation": "renew"}, {}, "the lock's ID is missing"),
-        ({"lock-operation": "acquire", "cas": "0"}, {}, "CAS can't be used"),
-        ({"lock-operation": "acquire"}, {"Lock": {"TTL": "1s"}}, "10s to 24h0m0s"),
-        ({"lock-operation": "acquire"}, {"Lock": {"TTL": "soon"}}, "not a duration"),
-        ({"lock-operation": "acquire"}, {"Lock": {"TTL": True}}, "not a duration"),
+        ({}, {"Lock": {}}, "variable should not contain lock definition"),
+        ({"lock-release": ""}, {"Items": None}, "missing lock ID"),
+        ({"lock-acquire": "", "lock-release": ""}, {}, "multiple lock operations"),
+        ({"lock-renew": "", "cas": "0"}, {}, "CAS can't be used"),
+        (acquire, {"Lock": {"TTL": "1s"}}, "between 10 seconds and 24 hours"),
+        (acquire, {"Lock": {"LockDelay": "9999h"}}, "between 0 seconds and 1 year"),
+        (acquire, {"Lock": {"LockDelay": -1}}, "between 0 seconds and 1 year"),
+        (acquire, {"Lock": {"TTL": "soon"}}, 'time: invalid duration "soon"'),
+        (acquire, {"Lock": {"TTL": True}}, "TTL True is not a duration"),
         ({"cas": "x"}, {}, 'can not parse cas: strconv.ParseUint: parsing "x"'),
         ({"cas": "-1"}, {}, "can not parse cas"),
     ]:
         answer = await steward.request("PUT", path, {**body, **more}, **query)
-        assert answer.status_code == 400
+        assert answer.status_code == 400, answer.text
         assert words in answer.text
 
 

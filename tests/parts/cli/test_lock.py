@@ -34,8 +34,8 @@ class Daemon:
         self.asked: list[str] = []
 
     def send(self, method: str, path: str, body: Any, **query: str) -> Answer:
-        operation = query["lock-operation"]
-        self.asked.append(operation)
+        (operation,) = query
+        self.asked.append(operation.removeprefix("lock-"))
         failure = self.attempts.pop(0) if len(self.attempts) > 1 else self.attempts[0]
         if failure is not None:
             raise failure

@@ -8,7 +8,7 @@ import pytest
 from daemon.acl.seal import Seal
 from daemon.variables import change
 from daemon.variables.change import Name, Outcome, items_of
-from storage.errors import Malformed, NotFound
+from storage.errors import Malformed
 from storage.queries import secrets, variables
 from storage.queries.variables import Entry, Held
 from storage.records.base import SECOND
@@ -33,12 +33,16 @@ async def put(
     name: Name = NAME,
 ) -> Outcome:
     return await change.put(
-        store, SEAL, name, {"k": value}, expected=expected, lock_id=lock_id, now=now
+        store, SEAL, name, {"k": value}, expected=expected, lock=held_as(lock_id), now=now
     )
 
 
-async def acquire(store: Store, lock: Held = LOCK, now: int = NOW) -> Outcome:
-    return await change.acquire(store, SEAL, NAME, None, lock=lock, now=now)
+def held_as(lock_id: str) -> Held:
+    return Held(id=lock_id, ttl=15 * SECOND, delay=10 * SECOND) if lock_id else Held()
+
+
+async def acquire(store: Store, lock: Held = LOCK, now: int = NOW, own_id: str = "") -> Outcome:
+    return await change.acquire(store, SEAL, NAME, None, lock=lock, own_id=own_id, now=now)
 
 
 def present(store: Store) -> Entry:
@@ -157,14 +161,36 @@ async def test_a_renewed_lock_is_held_longer(store: Store) -> None:
 
 @pytest.mark.parametrize("act", [change.renew, change.release])
 async def test_what_is_not_held_is_neither_renewed_nor_given_back(store: Store, act: Act) -> None:
-    with pytest.raises(NotFound):
-        await act(store, NAME, "mine", NOW)
+    absent = await act(store, NAME, "mine", NOW)
+    assert (absent.by_lock, absent.entry) == (True, None)
     await put(store)
-    assert (await act(store, NAME, "mine", NOW)).conflict
+    assert (await act(store, NAME, "mine", NOW)).by_lock
     await acquire(store)
     assert (await act(store, NAME, "other", NOW)).conflict
     late = NOW + 15 * SECOND
     assert (await act(store, NAME, "mine", late)).conflict
+
+
+async def test_the_holder_who_takes_the_lock_again_keeps_it(store: Store) -> None:
+    await acquire(store)
+    later = NOW + 10 * SECOND
+    assert not (await acquire(store, OTHER, later, own_id="mine")).conflict
+    assert present(store).lock.id == "mine"
+    assert present(store).lock.ends == later + OTHER.ttl
+
+
+@pytest.mark.parametrize("seconds", [15, 24])
+async def test_who_has_lost_a_lock_cannot_take_it_as_his_own(store: Store, seconds: int) -> None:
+    await acquire(store)
+    again = await acquire(store, OTHER, NOW + seconds * SECOND, own_id="mine")
+    assert again.by_lock
+
+
+async def test_the_holder_who_writes_sets_the_spans_of_his_lock(store: Store) -> None:
+    await acquire(store, Held(id="mine", ttl=60 * SECOND, delay=1))
+    await put(store, lock_id="mine")
+    lock = present(store).lock
+    assert (lock.ttl, lock.delay, lock.ends) == (15 * SECOND, 10 * SECOND, NOW + 60 * SECOND)
 
 
 async def test_who_has_lost_a_lock_is_told_so(store: Store) -> None:
