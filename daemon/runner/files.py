@@ -2,21 +2,24 @@
 
 Everything is opened by `beneath.py`, so nothing outside of the allocation's directory can be
 reached. What the daemon keeps there for itself does not show; the logs of tasks show as the
-numbered files that clients expect; what lies in the secret directories of tasks is not read out.
+numbered files that clients expect. Nobody reads a file in a secret directory of a task. Only callers
+who may see secrets get the names, sizes and times of such files, or learn whether one exists.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
-from daemon.runner.beneath import inner, open_beneath
+from daemon.runner.beneath import Escapes, inner, open_beneath
 from daemon.runner.logs import File, TaskLog
 from daemon.runner.taskdir import PRIVATE, SECRETS, SHARED
 from storage.errors import Refused
 
+_CLOSED = frozenset({SECRETS, PRIVATE})  # directories of each task
 _OWN = "."  # with which the names of what the daemon keeps there begin
 _LOGS = f"{SHARED}/logs"
 _SNIFFED = 512  # bytes that tell the kind of a file
@@ -66,10 +69,15 @@ class Info(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Files:
-    """The files of one allocation; `logs` are those of its tasks, by the stems of their names."""
+    """The files of one allocation; `logs` are those of its tasks, by the stems of their names.
 
-    def __init__(self, directory: str, logs: Mapping[str, TaskLog]) -> None:
-        self._root, self._logs = directory, logs
+    With `sees_secrets` the names and sizes in secret directories are shown, but never the contents.
+    """
+
+    def __init__(
+        self, directory: str, logs: Mapping[str, TaskLog], *, sees_secrets: bool = False
+    ) -> None:
+        self._root, self._logs, self._sees_secrets = directory, logs, sees_secrets
 
     def full(self, path: str) -> str:
         """Return a path as it is on this machine, for people. Raises `Escapes`."""
@@ -77,13 +85,19 @@ class Files:
         return f"{self._root}/{below}" if below else self._root
 
     def entries(self, path: str) -> list[Info]:
-        """Return the facts about everything in a directory, by name. Raises `Escapes`, `OSError`."""
+        """Return the facts about everything in a directory, by name.
+
+        Raises `Escapes`, `Prohibited` or `OSError`.
+        """
         descriptor = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
+            place = self._place(descriptor)
             with os.scandir(descriptor) as found:
                 infos = [info for entry in found if (info := _entry(entry)) is not None]
         finally:
             os.close(descriptor)
+        if not self._sees_secrets and place != [""]:
+            infos = [info for info in infos if not _is_closed([*place, info.name])]
         match inner(path):
             case "":
                 infos = [info for info in infos if not info.name.startswith(_OWN)]
@@ -110,7 +124,7 @@ class Files:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def info(self, path: str) -> Info:
-        """Return the facts about a file, with its kind. Raises `Escapes` or `OSError`."""
+        """Return the facts about a file, with its kind. Raises `Escapes`, `Prohibited`, `OSError`."""
         if found := self._stretch(path):
             log, file = found
             chunk = log.read(file.start, _SNIFFED)
@@ -154,12 +168,40 @@ class Files:
             os.close(descriptor)
 
     def _open(self, path: str, flags: int) -> int:
-        """Open a file unless it is the daemon's own. Raises `Escapes`, `OSError`."""
-        descriptor = open_beneath(self._root, path, flags)
+        """Open a file unless it is the daemon's own. Raises `Escapes`, `Prohibited`, `OSError`."""
+        if not self._sees_secrets and _is_closed(inner(path).split("/")):
+            raise Prohibited(path)
+        try:
+            descriptor = open_beneath(self._root, path, flags)
+        except (OSError, Escapes):
+            self._keep_quiet(path)
+            raise
         if self._place(descriptor)[0].startswith(_OWN):
             os.close(descriptor)
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self._is_secret(descriptor) and not self._sees_secrets:
+            os.close(descriptor)
+            raise Prohibited(path)
         return descriptor
+
+    def _keep_quiet(self, path: str) -> None:
+        """Raise `Prohibited` if the reason why a path cannot be opened tells of secret files.
+
+        The deepest place on the way decides: links of the task may lead from anywhere.
+        """
+        if self._sees_secrets:
+            return
+        place = inner(path)
+        while place:
+            with suppress(OSError, Escapes):
+                descriptor = open_beneath(self._root, place, os.O_PATH)
+                try:
+                    if self._is_secret(descriptor):
+                        raise Prohibited(path)
+                finally:
+                    os.close(descriptor)
+                return
+            place = place.rpartition("/")[0]
 
     def _place(self, descriptor: int) -> list[str]:
         """Return where a file really lies, whatever link has led there: its path in pieces."""
@@ -168,8 +210,12 @@ class Files:
 
     def _is_secret(self, descriptor: int) -> bool:
         """Tell whether a file lies in a secret directory."""
-        below = self._place(descriptor)
-        return len(below) > 1 and below[1] in {SECRETS, PRIVATE}
+        return _is_closed(self._place(descriptor))
+
+
+def _is_closed(place: list[str]) -> bool:
+    """Return whether a place, in pieces, is a secret directory of a task or lies in one."""
+    return len(place) > 1 and place[1] in _CLOSED
 
 
 def _entry(entry: os.DirEntry[str]) -> Info | None:

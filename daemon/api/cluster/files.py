@@ -12,7 +12,7 @@ import trio
 
 from daemon.api.cluster.log_sources import find_source
 from daemon.api.cluster.logs import NO_ALLOCATION, Frame, flag, number, origin
-from daemon.runner.files import Files, Info, mode_text
+from daemon.runner.files import Files, Info, Prohibited, mode_text
 from daemon.runner.pace import following
 from daemon.web.readers import while_known
 from daemon.web.reply import TEXT, Reply, text
@@ -23,6 +23,8 @@ from storage.records.codec import encode
 from storage.records.times import rfc3339
 
 T = TypeVar("T")
+
+_SEES_SECRETS = "read-secrets"  # the capability to list the secret files of tasks
 
 _CHUNK = 64 * 1024  # bytes that a client gets at once, as from the peer
 # What a task has written is not a page of ours, whatever a browser takes it for.
@@ -56,7 +58,8 @@ def _files(request: Request) -> Files:
         for task in source.tasks
         for kind in ("stdout", "stderr")
     }
-    return Files(str(source.directory), logs)
+    sees_secrets = request.caller.grant.may(source.namespace, _SEES_SECRETS)
+    return Files(str(source.directory), logs, sees_secrets=sees_secrets)
 
 
 def _path(request: Request) -> str:
@@ -69,7 +72,7 @@ def _path(request: Request) -> str:
 async def entries(request: Request) -> Reply:
     """List a directory of an allocation."""
     files, path = _files(request), request.query.text("path")
-    found = _asked(files, "open", path, lambda: files.entries(path))
+    found = _shown(files, "open", path, lambda: files.entries(path))
     return Reply(body=[_entry(info) for info in found])
 
 
@@ -86,7 +89,7 @@ def _entry(info: Info) -> Entry:
 async def describe(request: Request) -> Reply:
     """Describe one file of an allocation."""
     files, path = _files(request), _path(request)
-    info = _asked(files, "stat", path, lambda: files.info(path))
+    info = _shown(files, "stat", path, lambda: files.info(path))
     return Reply(
         body=Described(
             name=info.name,
@@ -209,6 +212,14 @@ async def _followed(files: Files, path: str, offset: int) -> AsyncGenerator[byte
 
 def _frame(piece: bytes, path: str, offset: int) -> bytes:
     return encode(Frame(data=base64.b64encode(piece).decode(), file=path, offset=offset))
+
+
+def _shown(files: Files, verb: str, path: str, work: Callable[[], T]) -> T:
+    """Return names and sizes. Raises `Denied` for those of secret files, else as `_asked`."""
+    try:
+        return _asked(files, verb, path, work)
+    except Prohibited as error:
+        raise Denied from error
 
 
 def _asked(files: Files, verb: str, path: str, work: Callable[[], T]) -> T:

@@ -23,6 +23,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """The logs of one allocation."""
 
     alloc_id: str
+    namespace: str
     directory: Path
     tasks: dict[str, LogConfig]
 
@@ -45,7 +46,9 @@ def find_source(request: Request, alloc_id: str) -> Source:
         if about is None:
             raise
         request.require(about.namespace)
-        return Source(alloc_id=alloc_id, directory=directory, tasks=about.tasks)
+        return Source(
+            alloc_id=alloc_id, namespace=about.namespace, directory=directory, tasks=about.tasks
+        )
     request.require(allocation.namespace)
     return of_group(allocation, group, directory)
 
@@ -60,6 +63,7 @@ def of_group(allocation: Allocation, group: TaskGroup | None, directory: Path) -
     tasks = (group.tasks if group else None) or ()
     return Source(
         alloc_id=allocation.id,
+        namespace=allocation.namespace,
         directory=directory,
         tasks={task.name: task.log_config for task in tasks},
     )

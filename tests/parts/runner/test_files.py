@@ -34,6 +34,12 @@ def files(root: Path) -> Files:
     return Files(str(root), {"main.stdout": log})
 
 
+@pytest.fixture
+def seeing(root: Path) -> Files:
+    """Return the files as a caller sees them who may see secrets."""
+    return Files(str(root), {}, sees_secrets=True)
+
+
 @pytest.fixture(params=["kernel", "no links"])
 def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Resolve paths in each of the two ways."""
@@ -167,6 +173,52 @@ def test_what_is_secret_is_not_read_whatever_link_leads_there(
     (root / "main/local/link").symlink_to("../secrets/token")
     with pytest.raises(Prohibited, match=f"Reading secret file prohibited: {place}"):
         files.read(place, 0, 100)
+
+
+SECRET_PLACES = [
+    *("main/secrets", "main/secrets/token", "main/secrets/none", "main/secrets/none/deeper"),
+    *("main/private", "main/private/x", "/main/local/../secrets/token", "main//secrets/"),
+    *("main/local/link", "main/local/dir", "main/local/dir/token", "main/local/dir/none"),
+    *("main/local/dir/out", "main/local/dir/none/deeper", "main/secrets/back"),
+]
+
+
+@pytest.mark.usefixtures("resolver")
+@pytest.mark.parametrize("verb", ["entries", "info", "read"])
+@pytest.mark.parametrize("place", SECRET_PLACES)
+def test_nothing_tells_whether_a_secret_file_exists(
+    files: Files, root: Path, verb: str, place: str
+) -> None:
+    (root / "main/secrets/out").symlink_to("/etc/passwd")
+    (root / "main/secrets/back").symlink_to("../local/f.txt")
+    asked = {"read": (0, 100)}.get(verb, ())
+    if beneath.resolver() is not beneath.without_links:
+        (root / "main/local/link").symlink_to("../secrets/token")
+        (root / "main/local/dir").symlink_to("../secrets")
+    elif "local/" in place and ".." not in place:
+        with pytest.raises((Escapes, OSError)):  # no link is followed at all
+            getattr(files, verb)(place, *asked)
+        return
+    with pytest.raises(Prohibited, match=f"^Reading secret file prohibited: {place}$"):
+        getattr(files, verb)(place, *asked)
+
+
+def test_secret_directories_are_left_out_of_listings(files: Files, seeing: Files) -> None:
+    assert [one.name for one in files.entries("main")] == ["local"]
+    assert [one.name for one in seeing.entries("main")] == ["local", "private", "secrets"]
+
+
+def test_task_named_secrets_is_listed(root: Path, files: Files) -> None:
+    (root / "secrets/local").mkdir(parents=True)
+    assert "secrets" in [one.name for one in files.entries("")]
+    assert [one.name for one in files.entries("secrets")] == ["local"]
+
+
+def test_caller_who_may_see_secrets_gets_names_and_sizes_but_no_contents(seeing: Files) -> None:
+    assert [(one.name, one.size) for one in seeing.entries("main/secrets")] == [("token", 6)]
+    assert seeing.info("main/secrets/token").size == 6
+    with pytest.raises(Prohibited):
+        seeing.read("main/secrets/token", 0, 100)
 
 
 def test_a_pipe_keeps_nobody_waiting(files: Files, root: Path) -> None:
