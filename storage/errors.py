@@ -8,6 +8,7 @@ StewardError
 │   └── LoginRefused    somebody is not who a role asks for
 ├── Denied          the caller may not
 │   └── UnknownToken    the caller shows a token that is nobody's
+│       └── UnusableToken   the token is real, but it may not be used now or from here
 ├── NotFound        there is no such object
 ├── TooLarge        more than a limit allows
 ├── TooOften        what may fail sometimes has failed too often
@@ -65,6 +66,10 @@ class UnknownToken(Denied):
     def __init__(self, reason: str = "Permission denied") -> None:
         super().__init__()
         self.reason = reason
+
+
+class UnusableToken(UnknownToken):
+    """The caller shows a real token that may not be used: from this address, or not any more."""
 
 
 class NotFound(StewardError):

@@ -1,10 +1,9 @@
-"""How often an address has shown credentials that are nobody's: guessing is cut short.
+"""Failed-login protection: count the forged and unknown credentials of each address and role.
 
-Two bounds. The rate counts for every address: beyond it only requests that fail anyway are turned
-away, so nobody can shut out others behind the same address; on one machine all come from the same.
-The lock-out counts for addresses of other machines: who has failed too often within a span is
-not listened to for as long again, not even with a credential that is right, so that guessing
-cannot go on slowly. Pure: the time is an argument.
+Callers note a failure only after they have checked the credential. So a request with a valid
+credential always passes, because many clients can share one address. Two limits apply. The rate
+limit counts for every address. The lockout counts for addresses of other hosts: after too many
+failures within a span, all further failures are refused for as long. No I/O.
 """
 
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from storage.records.base import SECOND
 
 AT_ONCE = 300  # failures before an address is turned away; a misconfigured client makes some
 REGAINED = SECOND // 5  # nanoseconds after which one more is allowed
-MOST = 10_000  # addresses; the longest unseen is forgotten
+MOST = 10_000  # pairs of address and role; the longest unseen is forgotten
 _OWN_NETWORK = 64  # bits: so much of an address of the sixth version one party has for itself
 
 
@@ -28,7 +27,7 @@ class LockOut(msgspec.Struct, frozen=True):
 
 
 class _Record(msgspec.Struct):
-    """What is known of an address."""
+    """The failures of one address at one role."""
 
     forgiven: int = 0  # when all of its failures are forgiven, as far as the rate goes
     count: int = 0  # of failures within the present span
@@ -37,26 +36,26 @@ class _Record(msgspec.Struct):
 
 
 class Failures:
-    """The failures of each address."""
+    """The failures of each address and role; the role is empty where a token is shown."""
 
     def __init__(self, lock_out: LockOut = LockOut()) -> None:  # noqa: B008  # frozen
         self.lock_out = lock_out
-        self._records: OrderedDict[str, _Record] = OrderedDict()
+        self._records: OrderedDict[tuple[str, str], _Record] = OrderedDict()
 
-    def locked_for(self, address: str, now: int) -> int:
-        """Return for how many nanoseconds more an address is not listened to."""
-        if not self._records:  # as nearly always
-            return 0
-        record = self._records.get(_party(address))
+    def locked_for(self, address: str, now: int, role: str = "") -> int:
+        """Return for how many nanoseconds more the lockout lasts."""
+        record = self._records.get((_party(address), role))
         return max(record.locked_until - now, 0) if record else 0
 
-    def are_too_many(self, address: str, now: int) -> bool:
-        """Note one more failure of an address; tell whether it has had too many."""
-        party = _party(address)
-        record = self._records.pop(party, None) or _Record()
-        self._records[party] = record  # the last seen comes last
+    def are_too_many(self, address: str, now: int, role: str = "") -> bool:
+        """Note one more failure; return whether there were too many before it."""
+        key = (_party(address), role)
+        record = self._records.pop(key, None) or _Record()
+        self._records[key] = record  # the last seen comes last
         if len(self._records) > MOST:
             self._records.popitem(last=False)
+        if now < record.locked_until:
+            return True
         if self.lock_out.threshold and not _is_here(address):
             self._count(record, now)
         forgiven = max(record.forgiven, now) + REGAINED

@@ -24,7 +24,7 @@ from daemon.acl.known import Callers, Grants
 from daemon.acl.seal import Seal
 from daemon.acl.workloads import grant_of, token_of
 from daemon.clock import Clock
-from storage.errors import Malformed, TooOften, UnknownToken
+from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
 from storage.queries import allocations, entities, mounts, secrets, tokens
 from storage.readers import Snapshot
 from storage.records.acl import Token, TokenKind
@@ -104,12 +104,12 @@ class Tokens:
         `operator` is a user of this machine who may do everything without a secret. Raises
         `UnknownToken`, or `TooOften` when that has happened too often.
         """
-        if secret:
-            self.listen_to(address)
         if operator is not None and not secret and self.asks:
             return Caller(operator_token(operator), _EVERYTHING)
         try:
             caller = self.resolve(secret, address)
+        except UnusableToken:
+            raise
         except UnknownToken:
             self.note_failure(address)
             raise
@@ -117,22 +117,20 @@ class Tokens:
             return caller
         return await self._store.write(lambda tx: self._use(tx, secret, address))
 
-    def note_failure(self, address: str) -> None:
-        """Count one more credential that was refused. Raises `TooOften`."""
-        now = self._clock.now()
-        too_many = self.failures.are_too_many(address, now)
-        if seconds := self.failures.locked_for(address, now) // SECOND:
-            log.warning("%s is locked out for %s s: too many refused credentials", address, seconds)
-        if too_many:
-            raise TooOften(f"too many refused credentials from {address}: wait a while") from None
+    def note_failure(self, address: str, role: str = "") -> None:
+        """Count one more forged or unknown credential. Raises `TooOften`.
 
-    def listen_to(self, address: str) -> None:
-        """Raise `TooOften` if an address is locked out, whatever credential it shows."""
-        if left := self.failures.locked_for(address, self._clock.now()):
-            raise TooOften(
-                f"{address} is locked out after too many refused credentials: "
-                f"try again in {-(-left // SECOND)} s"
-            )
+        Call it after the check has failed: a valid credential always passes.
+        """
+        now = self._clock.now()
+        too_many = self.failures.are_too_many(address, now, role)
+        left = -(-self.failures.locked_for(address, now, role) // SECOND)
+        if left and not too_many:
+            log.warning("%s is locked out for %s s: too many refused credentials", address, left)
+        if too_many:
+            told = f"wrong credentials of {address} are refused after too many of them"
+            later = f"try again in {left} s" if left else "wait a while"
+            raise TooOften(f"{told}: {later}") from None
 
     def _use(self, tx: Transaction, secret: str, address: str) -> Caller:
         caller = self._resolve(tx, secret, address)  # another request may have been the last
@@ -153,7 +151,7 @@ class Tokens:
         if token is None:
             return self._task(db, secret)
         if token.bound_cidrs and not is_within(address, token.bound_cidrs):
-            raise UnknownToken
+            raise UnusableToken
         return self.caller(db, token)
 
     def nobody(self, db: Snapshot) -> Caller:
@@ -167,24 +165,24 @@ class Tokens:
         workload = self._workload_of(secret)
         allocation = allocations.find(db, workload.nomad_allocation_id)
         if allocation is None or allocation.client_terminal:
-            raise UnknownToken("failed to parse signed token: allocation is terminal")
+            raise UnusableToken("failed to parse signed token: allocation is terminal")
         own_job = (workload.nomad_namespace, allocation.job_id)
         return Caller(token_of(workload), grant_of(db, workload), own_job)
 
     def caller(self, db: Snapshot, token: Token) -> Caller:
         """Return the holder of a token with all that its policies allow.
 
-        Raises `UnknownToken` when what the token hangs on is gone.
+        Raises `UnusableToken` when what the token hangs on is gone.
         """
         if token.mount and mounts.by_accessor(db, token.mount) is None:
-            raise UnknownToken
+            raise UnusableToken
         if token.allocation and not _lives(db, token.allocation):
-            raise UnknownToken
+            raise UnusableToken
         if token.kind is TokenKind.BATCH and token.parent and not tokens.find(db, token.parent):
-            raise UnknownToken
+            raise UnusableToken
         entity = entities.find(db, token.entity_id) if token.entity_id else None
         if token.entity_id and (entity is None or entity.is_disabled):
-            raise UnknownToken
+            raise UnusableToken
         if token.is_management:
             return Caller(token, _EVERYTHING)
         return Caller(token, self._grants.of(db, token, entity))

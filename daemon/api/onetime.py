@@ -53,7 +53,6 @@ async def make(request: Request) -> Reply:
 async def exchange(request: Request) -> Reply:
     """Give the token of a one-time secret, once."""
     parts = request.parts
-    parts.tokens.listen_to(request.address)
     body = request.decode(OneTimeTokenExchangeRequest)
     try:
         found = await onetime.exchange(parts.store, parts.tokens, body.one_time_secret_id)

@@ -23,10 +23,11 @@ from daemon.identity.examination import Examination
 from daemon.identity.federation import Vouching
 from daemon.identity.graph import Graph
 from daemon.identity.issuer import Issuer
+from daemon.identity.jwt import UnknownKey
 from daemon.identity.login import Login, Proven
 from daemon.identity.request import LoginRequest
 from daemon.identity.rotation import Rotations
-from daemon.identity.transport import Failed, Transport
+from daemon.identity.transport import Transport
 from storage.errors import Denied, Invalid, LoginRefused, Refused, UnknownToken
 from storage.queries import mounts as stored_mounts
 from storage.records.acl import Token, TokenKind
@@ -96,7 +97,6 @@ class Methods:
 
         Raises `Invalid`, `Refused`, `UnknownToken` or `TooOften`.
         """
-        self._tokens.listen_to(address)
         role = self._role(mount, request, address)
         examination = Examination()
         try:
@@ -108,8 +108,8 @@ class Methods:
             reason = examination.broken() or str(error)
             told = (mount.path, request.role, str(error), reason)
             log.warning("a login at %s as %r was refused: %r; %r", *told)
-            if not isinstance(error, Failed):  # they, not the cloud, are to blame
-                self._tokens.note_failure(address)
+            if isinstance(error, UnknownKey):  # a claim that a role does not bind is no forgery
+                self._tokens.note_failure(address, f"{mount.accessor}/{request.role.lower()}")
             raise LoginRefused(str(error), f"role {request.role}: {reason}") from error
         return await self._issue(proven)
 

@@ -39,7 +39,6 @@ async def _secret(visit: Visit) -> str:
     parts, one_time = visit.request.parts, visit.form.get("one_time", "").strip()
     if not one_time:
         return visit.form.get("token", "").strip()
-    parts.tokens.listen_to(visit.request.address)
     try:
         return (await onetime.exchange(parts.store, parts.tokens, one_time)).secret
     except Denied:

@@ -374,17 +374,28 @@ async def test_guessing_is_cut_short_and_a_good_token_still_passes(tokens: Token
     assert (await tokens.authenticate(secret, "127.0.0.1")).grant.everything
 
 
-async def test_who_guesses_from_elsewhere_is_locked_out_with_a_good_token_too(
+async def test_lockout_refuses_guesses_and_lets_valid_token_pass(
     tokens: Tokens, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = (await tokens.issue(token("a", "root"))).secret
     for number in range(3):
         with pytest.raises(UnknownToken):
             await tokens.authenticate(f"guess-{number}", "192.0.2.1")
-    with pytest.raises(TooOften, match=r"192\.0\.2\.1 is locked out .* try again in 60 s"):
-        await tokens.authenticate(secret, "192.0.2.1")
+    with pytest.raises(TooOften, match=r"192\.0\.2\.1 are refused .* try again in 60 s"):
+        await tokens.authenticate("guess", "192.0.2.1")
     assert "192.0.2.1 is locked out for 60 s" in caplog.text
-    assert (await tokens.authenticate("", "192.0.2.1")).token.accessor == "anonymous"
-    assert (await tokens.authenticate(secret, "192.0.2.2")).grant.everything
-    clock.time += 60 * SECOND
     assert (await tokens.authenticate(secret, "192.0.2.1")).grant.everything
+    assert (await tokens.authenticate("", "192.0.2.1")).token.accessor == "anonymous"
+    with pytest.raises(UnknownToken):
+        await tokens.authenticate("guess", "192.0.2.2")
+    clock.time += 60 * SECOND
+    with pytest.raises(UnknownToken):
+        await tokens.authenticate("guess", "192.0.2.1")
+
+
+async def test_real_token_from_a_foreign_address_does_not_count_as_guess(tokens: Tokens) -> None:
+    secret = (await tokens.issue(token("a", "root", bound_cidrs=("10.0.0.0/8",)))).secret
+    for _ in range(9):
+        with pytest.raises(UnknownToken):
+            await tokens.authenticate(secret, "192.0.2.1")
+    assert tokens.failures.locked_for("192.0.2.1", NOW) == 0

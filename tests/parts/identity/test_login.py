@@ -7,10 +7,11 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.acl.failures import LockOut
 from daemon.fields import Fields
 from daemon.identity import mounts, roles
 from daemon.identity.request import LoginRequest
-from storage.errors import Denied, Invalid, Refused, StorageFull, UnknownToken
+from storage.errors import Denied, Invalid, Refused, StorageFull, TooOften, UnknownToken
 from storage.queries import entities, identity, secrets, tokens
 from storage.records.acl import TokenKind
 from storage.records.base import SECOND
@@ -299,8 +300,8 @@ async def test_explain_knows_disabled_entities(login: Login, cloud: Cloud) -> No
 async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
     login: Login, cloud: Cloud
 ) -> None:
-    noted: list[str] = []
-    login.tokens.note_failure = noted.append  # type: ignore[method-assign]
+    noted: list[tuple[str, str]] = []
+    login.tokens.note_failure = lambda *shown: noted.append(shown)  # type: ignore[method-assign, assignment]
     await login.log_in_machine(cloud.mint_machine())
     cloud.fail(service="resource_manager", status=503)
     with pytest.raises(Refused, match="503"):
@@ -308,4 +309,34 @@ async def test_a_cloud_that_fails_is_not_held_against_who_logs_in(
     assert noted == []
     with pytest.raises(Refused, match="signature"):
         await login.log_in(cloud.mint(tamper="signature"))
-    assert noted == ["127.0.0.1"]
+    assert noted == [("127.0.0.1", f"{login.mount.accessor}/dev")]
+    await login.role("dev", bound_service_principal_ids="somebody-else")
+    with pytest.raises(Refused, match="service principal not authorized"):
+        await login.log_in(cloud.mint())
+    assert len(noted) == 1
+
+
+async def test_signed_logins_that_a_role_does_not_bind_lock_nobody_out(
+    login: Login, cloud: Cloud
+) -> None:
+    login.tokens.failures.lock_out = LockOut(threshold=3, span=60 * SECOND)
+    await login.role("other", bound_service_principal_ids="somebody-else")
+    good, forged = cloud.mint(), cloud.mint(tamper="signature")
+    nat = "192.0.2.1"
+
+    async def log_in(role: str, jwt: str) -> None:
+        await login.methods.login(login.mount, LoginRequest(role=role, jwt=jwt), nat)
+
+    for _ in range(4):
+        with pytest.raises(Refused, match="not authorized"):
+            await log_in("other", good)
+    for _ in range(3):
+        with pytest.raises(Refused, match="signature"):
+            await log_in("dev", forged)
+    with pytest.raises(TooOften):
+        await log_in("dev", forged)
+    await log_in("dev", good)
+    with pytest.raises(Refused, match="signature"):
+        await log_in("other", forged)
+    with pytest.raises(UnknownToken):
+        await login.tokens.authenticate("guess", nat)

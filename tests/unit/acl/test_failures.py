@@ -91,6 +91,19 @@ def test_a_party_is_an_address_or_a_network_of_its_own(one: str, other: str, sam
     assert bool(failed(3, one).locked_for(other, NOW)) is same
 
 
+def test_lockout_at_one_role_does_not_count_at_another() -> None:
+    failures = failed(3)
+    assert failures.locked_for(ELSEWHERE, NOW) == SPAN
+    assert failures.locked_for(ELSEWHERE, NOW, "role") == 0
+    assert not failures.are_too_many(ELSEWHERE, NOW, "role")
+
+
+def test_failure_during_a_lockout_does_not_prolong_it() -> None:
+    failures = failed(3)
+    assert failures.are_too_many(ELSEWHERE, NOW + SPAN - 1)
+    assert failures.locked_for(ELSEWHERE, NOW + SPAN) == 0
+
+
 def test_without_a_threshold_nobody_is_locked_out() -> None:
     failures = Failures()
     for _ in range(9):
