@@ -11,9 +11,10 @@ from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from storage.store import Store
 from tests.parts.runner.conftest import data_dir, discard, end_all_of
+from tests.parts.runner.test_artifacts import site
 from tests.parts.runner.world import World, open_world
 
-__all__ = ["data_dir"]
+__all__ = ["data_dir", "site"]
 CONTENT = "nobody but root writes here\n"
 
 

@@ -1,14 +1,17 @@
 """The author of a job, who may submit jobs and nothing else, tries to get further than the job."""
 
+import io
+import tarfile
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from storage.records.job import Job
-from storage.records.task import Lifecycle, Network, NetworkDNS
+from storage.records.task import Artifact, Lifecycle, Network, NetworkDNS
 from tests.attacks.conftest import is_untouched
 from tests.parts.runner.conftest import needs_root
+from tests.parts.runner.test_artifacts import Site
 from tests.parts.runner.world import World, batch, script
 
 pytestmark = needs_root
@@ -33,6 +36,28 @@ async def test_a_link_in_a_task_directory_leads_no_write_of_root_elsewhere(
     await node.until_done(alloc_id)
     assert is_untouched(victim)
     assert node.output(alloc_id) == "nameserver 10.9.8.7\n"
+
+
+@pytest.mark.usefixtures("walls")
+@pytest.mark.parametrize("driver", ["exec", "raw_exec"])
+async def test_an_archive_brings_nothing_beside_the_directories_of_its_task(
+    node: World, site: Site, victim: Path, driver: str
+) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        link = tarfile.TarInfo("private/resolv.conf")
+        link.type, link.linkname = tarfile.SYMTYPE, "../local/link"
+        archive.addfile(link)
+    source = site.put("/x.tar", packed.getvalue())
+    main = script(
+        f"test -e local/link || {{ ln -s {victim} local/link; exit 1; }}",
+        driver=driver,
+        artifacts=[Artifact(getter_source=source, relative_dest="./")],
+    )
+    alloc_id = await node.place(resolving(batch(main), RESOLVER))
+    await node.until_done(alloc_id)
+    assert is_untouched(victim)
+    assert "Failed Artifact Download" in node.types(alloc_id)
 
 
 @pytest.mark.usefixtures("walls")

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from daemon.jobspec.gotext import duration, quote, uint_error
 from daemon.jobspec.rules.paths import escapes, is_below
+from storage.records import places
 from storage.records.task import (
     Action,
     Artifact,
@@ -69,6 +70,10 @@ def artifact(one: Artifact) -> Iterator[str]:
         yield f"invalid artifact mode {given}; must be one of: {known}"
     if escapes("task", one.relative_dest):
         yield "destination escapes allocation directory"
+    elif one.relative_dest and "${" not in one.relative_dest:
+        is_file = one.getter_mode == "file"
+        if not places.is_destination(one.relative_dest, is_file=is_file):
+            yield places.refusal(one.relative_dest)
     checksum = (one.getter_options or {}).get("checksum")
     if checksum is not None and not VARIABLE.search(checksum):
         yield from _checksum(checksum.strip())

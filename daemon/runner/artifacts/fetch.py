@@ -29,6 +29,7 @@ from daemon.runner.env import Directories
 from daemon.runner.http import HTTPFailed
 from daemon.runner.taskdir import meant
 from storage.errors import StewardError
+from storage.records import places
 from storage.records.numbers import whole
 from storage.records.task import Artifact
 
@@ -243,13 +244,15 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
 def destination(order: Order) -> tuple[str, str]:
     """Return the folder below the allocation's directory, and the name of the file if it has one.
 
-    Raises `Escapes`.
+    Raises `Escapes`, or `Forbidden` when artifacts may not go there.
     """
-    path = meant(order.base, order.places, order.artifact.relative_dest or "local/")
+    given = order.artifact.relative_dest or "local/"
+    folder, name = meant(order.base, order.places, given), ""
     if order.artifact.getter_mode == "file":
-        folder, _, name = path.rpartition("/")
-        return folder, name
-    return path, ""
+        folder, _, name = folder.rpartition("/")
+    if not places.may_be_filled(folder, order.base):
+        raise Forbidden(places.refusal(given))
+    return folder, name
 
 
 def _moved(

@@ -33,13 +33,15 @@ def opened(root: str, path: str) -> Iterator[int]:
 
 
 def _enter(above: int, name: str) -> int:
+    is_new = True
     try:
         os.mkdir(name, _MODE, dir_fd=above)
     except FileExistsError:
-        pass
-    else:
-        os.chmod(name, _MODE, dir_fd=above)
-    return os.open(name, _DIRECTORY, dir_fd=above)
+        is_new = False
+    descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+    if is_new:  # by the descriptor: a task may have put a link in its place
+        os.fchmod(descriptor, _MODE)
+    return descriptor
 
 
 def move(tree: str, target: int, names: Iterable[str] | None = None) -> None:

@@ -201,6 +201,41 @@ def test_a_destination_may_begin_with_a_directory_as_the_task_sees_it(root: Path
         destination(order(root, "x", relative_dest="../.claim.main.0"))
 
 
+def names_below(root: Path) -> set[str]:
+    return {path.name for path in root.rglob("*")}
+
+
+@pytest.mark.parametrize("mode", ["any", "dir"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        ".",
+        "./",
+        "/",
+        "local/..",
+        "private",
+        "private/x",
+        "x",
+        "../alloc",
+        "../alloc/logs",
+        "../alloc/tmp",
+    ],
+)
+async def test_an_artifact_goes_nowhere_else(site: Site, root: Path, given: str, mode: str) -> None:
+    wanted = order(root, site.put("/a.bin", b"data"), relative_dest=given, getter_mode=mode)
+    with pytest.raises(FetchFailed, match="use a path below local/") as caught:
+        await fetcher().fetch(wanted)
+    assert repr(given) in str(caught.value)
+    assert not caught.value.recoverable
+    assert names_below(root).isdisjoint({"a.bin"})
+
+
+@pytest.mark.parametrize("given", ["local", "resolv.conf", "private/resolv.conf", "../alloc/data"])
+def test_a_file_takes_the_place_of_no_directory(root: Path, given: str) -> None:
+    with pytest.raises(Forbidden, match="is not allowed"):
+        destination(order(root, "x", relative_dest=given, getter_mode="file"))
+
+
 @pytest.mark.parametrize(
     ("name", "pack"),
     [

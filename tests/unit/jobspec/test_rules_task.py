@@ -171,6 +171,13 @@ def test_logs_fit_on_the_disk(given: dict[str, Any], texts: list[str]) -> None:
 # ---- artifacts ----------------------------------------------------------------------------------
 
 
+def not_allowed(destination: str) -> str:
+    return (
+        f"destination '{destination}' is not allowed: use a path below local/, secrets/, tmp/ or"
+        " ${NOMAD_ALLOC_DIR}/data"
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "texts"),
     [
@@ -180,7 +187,17 @@ def test_logs_fit_on_the_disk(given: dict[str, Any], texts: list[str]) -> None:
             {"GetterSource": "s", "GetterMode": "tree"},
             ['invalid artifact mode "tree"; must be one of: any, file, dir'],
         ),
-        ({"GetterSource": "s", "RelativeDest": "../alloc/x"}, []),
+        ({"GetterSource": "s", "RelativeDest": "../alloc/data/x"}, []),
+        ({"GetterSource": "s", "RelativeDest": "/alloc/data"}, []),
+        ({"GetterSource": "s", "RelativeDest": "${NOMAD_META_where}"}, []),
+        ({"GetterSource": "s", "RelativeDest": "secrets/key", "GetterMode": "file"}, []),
+        ({"GetterSource": "s", "RelativeDest": "./"}, [not_allowed("./")]),
+        ({"GetterSource": "s", "RelativeDest": "private"}, [not_allowed("private")]),
+        ({"GetterSource": "s", "RelativeDest": "../alloc/logs"}, [not_allowed("../alloc/logs")]),
+        (
+            {"GetterSource": "s", "RelativeDest": "local", "GetterMode": "file"},
+            [not_allowed("local")],
+        ),
         (
             {"GetterSource": "s", "RelativeDest": "../../../x"},
             ["destination escapes allocation directory"],

@@ -1,0 +1,33 @@
+"""The directories of an allocation that artifacts may fill, by their paths below it. No I/O.
+
+What lies beside them is the daemon's, or decides how the task starts: an archive must not bring it.
+"""
+
+import posixpath
+
+_OWN = ("local", "secrets", "tmp")
+_SHARED = "alloc/data"
+
+
+def may_be_filled(path: str, task: str) -> bool:
+    """Return whether artifacts of a task may go to `path`, which is in its shortest form."""
+    places = (*(f"{task}/{name}" for name in _OWN), _SHARED)
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def refusal(destination: str) -> str:
+    """Return the error for a destination that leads elsewhere."""
+    return (
+        f"destination {destination!a} is not allowed: use a path below local/, secrets/, tmp/ or"
+        " ${NOMAD_ALLOC_DIR}/data"
+    )
+
+
+def is_destination(destination: str, *, is_file: bool) -> bool:
+    """Return whether a destination without references can be allowed, whatever driver the task has."""
+    task = "task"
+    for path in (f"{task}/{destination}", destination.lstrip("/")):
+        shortest = posixpath.normpath(path)
+        if may_be_filled(posixpath.dirname(shortest) if is_file else shortest, task):
+            return True
+    return False
