@@ -108,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
     raw_exec_limits: bool = False
+    exec_unfiltered: bool | None = None
     task_processes: Natural = 4096
     cgroup_parent: str = ""
     podman_socket: str = ""
@@ -159,6 +160,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def asks_for_tokens(self) -> bool:
         """Tell whether tokens are asked for: always, unless this is for development."""
         return self.acl if self.acl is not None else not self.dev
+
+    @property
+    def opens_filters(self) -> bool:
+        """Tell whether tasks of `exec` may open their filter: in development, unless it says no."""
+        return self.exec_unfiltered if self.exec_unfiltered is not None else self.dev
 
     @property
     def address(self) -> str:

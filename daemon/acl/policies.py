@@ -58,7 +58,7 @@ _NAMESPACE = frozenset(
         "read-secrets",  # ours: names and sizes of the files in secret directories
         *("host-volume-register", "host-volume-write", "host-volume-delete"),
         *("register-job", "plan-job", "evaluate-job", "revert-job", "stable-job"),
-        *("tag-job-version", "purge-job", "deregister-job"),
+        *("tag-job-version", "purge-job", "deregister-job", "exec-unfiltered"),
     }
 )
 _VARIABLES = frozenset({"read", "list", "write", "destroy", DENY})

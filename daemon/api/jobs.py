@@ -9,6 +9,7 @@ from daemon.api.paging import paginate
 from daemon.jobs.evaluate import until_looked_at
 from daemon.jobs.periodic import launches
 from daemon.jobs.register import (
+    MAY_OPEN,
     PRIORITIES,
     JobRegisterRequest,
     JobValidateRequest,
@@ -200,6 +201,7 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
         may_mount=lambda source, read_only: request.caller.grant.may_with_volume(
             source, "mount-readonly" if read_only else "mount-readwrite"
         ),
+        may_open=lambda namespace: request.caller.grant.may(namespace, MAY_OPEN),
     )
 
 

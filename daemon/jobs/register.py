@@ -15,6 +15,7 @@ from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_def
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
+from daemon.jobspec.walls import openings
 from daemon.matching.clusters import unfit, unoffered
 from storage.errors import Conflict, Invalid, Malformed, Refused
 from storage.queries import evaluations, job_status, jobs, namespaces, submissions
@@ -28,6 +29,7 @@ from storage.store import Store
 from storage.writer import Transaction
 
 PRIORITIES = range(1, 101)
+MAY_OPEN = "exec-unfiltered"  # capability in a namespace
 MAX_SOURCE = 1_000_000  # bytes; a longer source is not kept (golden: submissions)
 
 
@@ -64,7 +66,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a job may name besides what is stored: the one region, the pools, and the secrets.
 
     `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing;
-    `may_mount` whether a volume of the machine may be mounted, if only for reading; `commands` are
+    `may_mount` whether a volume of the machine may be mounted, if only for reading; `may_open`
+    whether jobs of a namespace may open the walls of `exec`; `commands` are
     those by which somebody may be told of it; `clusters` the pools that are of a cluster, with their
     drivers.
     """
@@ -74,6 +77,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     policies: Policies = Policies()
     secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
+    may_open: Callable[[str], bool] = lambda _: False
     commands: Collection[str] = ()
     clusters: Mapping[str, Collection[str]] = {}
 
@@ -203,6 +207,12 @@ def misplaced(db: Snapshot, job: Job, surroundings: Surroundings) -> list[str]:
     for task in (task for group in job.task_groups or () for task in group.tasks or ()):
         if task.secrets_config and (refusal := surroundings.secrets(db, task.secrets_config)):
             errors.append(f'task "{task.name}" cannot have a token: {refusal}')
+        errors += [
+            f'task "{task.name}": {name} in its config needs the capability "{MAY_OPEN}" in namespace '
+            f'"{job.namespace}": leave it out, or ask for that capability'
+            for name in openings(task)
+            if not surroundings.may_open(job.namespace)
+        ]
     for volume in (
         one for group in job.task_groups or () for one in (group.volumes or {}).values()
     ):

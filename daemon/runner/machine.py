@@ -42,7 +42,8 @@ async def drivers_of(
     holding, limits = find_bounds(groups, config)
     most = config.task_processes
     raw = (holding, inherited, limits, most) if config.raw_exec_limits else (groups, inherited)
-    found: list[Driver] = [RawExec(*raw), Exec(holding, inherited, limits, most)]
+    exec_ = Exec(holding, inherited, limits, most, unfiltered=config.opens_filters)
+    found: list[Driver] = [RawExec(*raw), exec_]
     found += await podman.find(
         config.podman_service, inherited, volumes=config.podman_volumes, processes=most
     )

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from daemon.confinement import bpf, filters
 from daemon.runner.drivers import config, limits, sandbox, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import (
@@ -32,9 +33,14 @@ _NOBODY = "nobody"  # whom a task runs as that names no user
 _TRIAL_WITHIN = 10.0  # seconds
 _SIGNALLED = 128
 _PRIVATE = frozenset({"", "private"})
+_OFF = "off"
+_FILTERS = frozenset({"", "default", _OFF})
 _UNENFORCED = {
     "unenforced.network": "a task uses the node's network unless its group's mode is none",
 }
+
+
+_FILTERED = {"enforced.seccomp": "bubblewrap"}
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -47,6 +53,15 @@ class Settings(msgspec.Struct, frozen=True):
     ipc_mode: str = ""
     cap_add: list[str] = []
     cap_drop: list[str] = []
+    seccomp: str = ""
+    user_namespaces: bool = False
+
+    @property
+    def widened(self) -> str:
+        """Return what of the block opens the filter of system calls; nothing: it stays closed."""
+        if self.seccomp == _OFF:
+            return f'seccomp "{_OFF}"'
+        return "user_namespaces true" if self.user_namespaces else ""
 
 
 class Exec(Local):
@@ -60,17 +75,27 @@ class Exec(Local):
         inherited: Mapping[str, str],
         bounds: Bounds = UNLIMITED,
         processes: int = 0,
+        *,
+        unfiltered: bool = False,
     ) -> None:
+        """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say."""
         super().__init__(groups, inherited, bounds, processes)
         self._walls = sandbox.find_tools()
+        self._unfiltered = unfiltered
+        self._no_filter = ""  # why this machine has no filter; found by `fingerprint`
 
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of the driver; a trial tells whether walls can be built here."""
         if isinstance(self._walls, str):
             return Fingerprint(trouble=self._walls)
-        if trouble := _trial(self._walls):
+        if trouble := _trial(self._walls, b""):
             return Fingerprint(trouble=f"this machine lets us build no sandbox: {trouble}")
-        return self._said({**_UNENFORCED, **limits.said(self._bounds)})
+        try:
+            self._no_filter = _trial(self._walls, filters.of_tasks(bpf.this_machine()))
+        except bpf.Unknown as error:
+            self._no_filter = str(error)
+        said = {"unenforced.seccomp": self._no_filter} if self._no_filter else _FILTERED
+        return self._said({**_UNENFORCED, **said, **limits.said(self._bounds)})
 
     def owner(self, user: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
@@ -91,7 +116,22 @@ class Exec(Local):
         for name in ("pid_mode", "ipc_mode"):
             if (mode := getattr(settings, name)) not in _PRIVATE:
                 raise InvalidConfig(f"{name} {mode!r}: only private is supported")
+        if settings.seccomp not in _FILTERS:
+            raise InvalidConfig(f'seccomp "{settings.seccomp}": must be default or off')
+        if settings.widened and not self._unfiltered:
+            raise InvalidConfig(
+                f"{settings.widened}: this agent allows it to no task; leave it out, or set "
+                "exec_unfiltered = true in the agent's configuration"
+            )
         return settings
+
+    def _filter(self, attempt: Attempt) -> bytes:
+        """Return the filter of system calls of a task; nothing: it has none."""
+        settings = self._settings(attempt.config)
+        if self._no_filter or settings.seccomp == _OFF:
+            return b""
+        machine = bpf.this_machine()
+        return filters.of_tasks(machine, user_namespaces=settings.user_namespaces)
 
     def _line(self, attempt: Attempt, entry: str) -> Line:
         settings = self._settings(attempt.config)
@@ -101,7 +141,8 @@ class Exec(Local):
             give_away(home, user)
         directory = settings.work_dir or sandbox.HOME
         command = _find(settings.command, attempt, env.get("PATH"))
-        wrap = sandbox.walls(self._programs(), attempt, user, directory)
+        filtered = bool(self._filter(attempt))
+        wrap = sandbox.walls(self._programs(), attempt, user, directory, filtered=filtered)
         env["PWD"] = directory
         argv = [command, *settings.args]
         return self._shell(argv, env, attempt=attempt, directory=home, entry=entry, wrap=wrap)
@@ -112,7 +153,14 @@ class Exec(Local):
         settings = self._settings(attempt.config)
         env, user = self._surroundings(attempt)
         directory = settings.work_dir or sandbox.HOME
-        wrap = sandbox.way_in(self._programs(), attempt, user, directory, trace.shim)
+        wrap = sandbox.way_in(
+            self._programs(),
+            attempt,
+            user,
+            directory,
+            trace.shim,
+            filtered=bool(self._filter(attempt)),
+        )
         home = f"{attempt.directory}/{attempt.task}"
         line = self._shell(
             command, env, attempt=attempt, directory=home, entry=entry, wrap=wrap, inside=True
@@ -163,13 +211,19 @@ def _whom(user: str) -> str:
     return user or (_NOBODY if os.geteuid() == 0 else "")
 
 
-def _trial(tools: sandbox.Tools) -> str:
-    """Build a sandbox as for a task; return what went wrong, or nothing."""
+def _trial(tools: sandbox.Tools, program: bytes) -> str:
+    """Build a sandbox as for a task, with its filter; return what went wrong, or nothing."""
+    with shim.readable(program) as end:
+        return _try(tools, [] if end is None else ["--seccomp", str(end)], end)
+
+
+def _try(tools: sandbox.Tools, words: list[str], end: int | None) -> str:
     walls = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--ro-bind", "/", "/"]
     try:
         done = subprocess.run(  # noqa: S603  # our own words
             [
                 tools.bwrap,
+                *words,
                 *walls,
                 "--proc",
                 "/proc",
@@ -183,6 +237,7 @@ def _trial(tools: sandbox.Tools) -> str:
             check=False,
             timeout=_TRIAL_WITHIN,
             env={},
+            pass_fds=[] if end is None else [end],
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -10,7 +10,7 @@ import os
 import resource
 import signal as signals
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
 
 import msgspec
@@ -77,6 +77,11 @@ class Local:
 
     def _process(self, started: Started, descriptor: int | None) -> Process:
         return Process(started, descriptor)
+
+    def _filter(self, attempt: Attempt) -> bytes:
+        """Return the filter of system calls that the task is started with; nothing: none."""
+        del attempt
+        return b""
 
     def owner(self, user: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
@@ -197,7 +202,7 @@ class Local:
         # Kept free, so that what was started can be watched however many descriptors are open.
         spare = os.dup(descriptor)
         try:
-            pid = _start(line, env, attempt, descriptor)
+            pid = _start(line, env, attempt, descriptor, self._filter(attempt))
         finally:
             os.close(spare)
         started = self._started(attempt, path, Trace(group=group.label, shim=pid))
@@ -244,9 +249,12 @@ class Local:
         entry = "\n".join([group, *self._bounds.present(attempt.alloc_id, attempt.task)])
         try:
             (line, env), owner = self._session_line(attempt, command, entry, trace)
+            filtered = self._filter(attempt)
             if tty:
-                return session.start_with_terminal(line, {"TERM": _TERMINAL, **env}, owner)
-            return session.start(line, env)
+                return session.start_with_terminal(
+                    line, {"TERM": _TERMINAL, **env}, owner, filtered
+                )
+            return session.start(line, env, filtered)
         except (OSError, ValueError) as error:
             raise StartFailed(f"failed to start command: {error}") from error
 
@@ -267,28 +275,32 @@ def give_away(home: str, user: shim.User) -> None:
             os.close(descriptor)
 
 
-def _start(line: list[str], env: dict[str, str], attempt: Attempt, descriptor: int) -> int:
-    """Start the shell with its four descriptors; return its pid. Raises `OSError`."""
-    opened: list[int] = []
-    try:
+def _start(
+    line: list[str], env: dict[str, str], attempt: Attempt, descriptor: int, filtered: bytes
+) -> int:
+    """Start the shell with its descriptors; return its pid. Raises `OSError`."""
+    with ExitStack() as held:
+        opened: list[int] = []
         for kind in ("stdout", "stderr"):
             log = TaskLog(attempt.directory, attempt.task, kind, attempt.log)
             opened.append(os.open(_NULL, os.O_WRONLY) if attempt.log.disabled else log.open())
+            held.callback(os.close, opened[-1])
         out, err = opened
+        actions: list[tuple[object, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, out, 1),
+            (os.POSIX_SPAWN_DUP2, descriptor, 2),
+            (os.POSIX_SPAWN_DUP2, err, 3),
+        ]
+        end = held.enter_context(shim.readable(filtered))
+        if end is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, end, shim.FILTER))
         return os.posix_spawn(
             line[0],
             line,
             env,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_DUP2, out, 1),
-                (os.POSIX_SPAWN_DUP2, descriptor, 2),
-                (os.POSIX_SPAWN_DUP2, err, 3),
-            ],
+            file_actions=actions,
             setsid=True,
             setsigmask=(),
             setsigdef=_SIGNALS,
         )
-    finally:
-        for one in opened:
-            os.close(one)

@@ -4,6 +4,9 @@ A task sees the system's programs and configuration, read-only, and its own dire
 its own processes only, a few harmless devices, and nothing else of this machine. It has no
 capability and can gain none: no set-uid program works for it.
 
+A filter of system calls (`daemon/confinement/filters.py`) keeps a task, and every command that
+somebody runs inside it, from what ordinary programs never ask of the kernel.
+
 A daemon that is root runs tasks as an unprivileged user of the machine. Any other daemon runs
 them as itself, in a user namespace, where that is allowed.
 """
@@ -19,7 +22,7 @@ from daemon.runner.beneath import write_beneath
 from daemon.runner.drivers import config
 from daemon.runner.drivers.driver import Attempt, InvalidConfig, Mount, StartFailed
 from daemon.runner.drivers.scan import children
-from daemon.runner.drivers.shim import PATH, User
+from daemon.runner.drivers.shim import FILTER, PATH, User
 from daemon.runner.env import Directories
 from daemon.runner.taskdir import RESOLVER, SECRETS, SHARED
 
@@ -108,10 +111,13 @@ def on_host(path: str, own: Mapping[str, str]) -> str | None:
     return path if path.startswith(tuple(f"{one}/" for one in _SYSTEM)) else None
 
 
-def walls(tools: Tools, attempt: Attempt, user: User | None, directory: str) -> list[str]:
+def walls(
+    tools: Tools, attempt: Attempt, user: User | None, directory: str, *, filtered: bool
+) -> list[str]:
     """Return the words before a task's own command. `user` is whom it runs as, if not as we do."""
     words = [tools.bwrap, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     words += ["--die-with-parent"]  # that is the shell, which outlives the daemon
+    words += _filter(filtered=filtered)
     if attempt.network_mode == NETWORK_NONE:
         words += ["--unshare-net"]
     for path in _SYSTEM:
@@ -130,6 +136,10 @@ def walls(tools: Tools, attempt: Attempt, user: User | None, directory: str) -> 
     words += ["--ro-bind", f"{attempt.directory}/{SHARED}/logs", "/alloc/logs"]
     words += ["--remount-ro", "/", "--chdir", directory, "--"]
     return [*words, *_without_rights(tools, user)]
+
+
+def _filter(*, filtered: bool) -> list[str]:
+    return ["--seccomp", str(FILTER)] if filtered else []
 
 
 def _devices() -> Iterator[str]:
@@ -179,9 +189,19 @@ def _without_rights(tools: Tools, user: User | None) -> list[str]:
 
 
 def way_in(
-    tools: Tools, attempt: Attempt, user: User | None, directory: str, shim: int
+    tools: Tools,
+    attempt: Attempt,
+    user: User | None,
+    directory: str,
+    shim: int,
+    *,
+    filtered: bool,
 ) -> list[str]:
-    """Return the words before a command that somebody runs inside. Raises `StartFailed`."""
+    """Return the words before a command that somebody runs inside. Raises `StartFailed`.
+
+    Nobody can step into namespaces behind a filter. So a second bubblewrap, which changes nothing
+    else, puts the filter up when the command is inside already.
+    """
     main = main_process(shim)
     if main is None:
         raise StartFailed("the task has not begun yet, or has just ended")
@@ -190,7 +210,11 @@ def way_in(
         words += ["--net"]
     if user is None and os.geteuid() != 0:
         words += ["--user", "--preserve-credentials"]
-    return [*words, "--", *_without_rights(tools, user), "env", f"--chdir={directory}"]
+    words += ["--"]
+    if filtered:
+        words += [tools.bwrap, *_filter(filtered=True), "--die-with-parent"]
+        words += ["--dev-bind", "/", "/", "--"]
+    return [*words, *_without_rights(tools, user), "env", f"--chdir={directory}"]
 
 
 def main_process(shim: int) -> int | None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import trio
 
-from daemon.runner.drivers import scan
+from daemon.runner.drivers import scan, shim
 
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _CHUNK = 32 * 1024  # bytes that are read at once
@@ -109,8 +109,8 @@ class LocalSession:
             stream.close()
 
 
-def start(line: Sequence[str], env: Mapping[str, str]) -> LocalSession:
-    """Start a command with three pipes. Raises `OSError`."""
+def start(line: Sequence[str], env: Mapping[str, str], filtered: bytes = b"") -> LocalSession:
+    """Start a command with three pipes, and its filter of system calls. Raises `OSError`."""
     with _ends() as (mine, theirs):
         for _ in range(3):
             reader, writer = os.pipe()
@@ -119,13 +119,15 @@ def start(line: Sequence[str], env: Mapping[str, str]) -> LocalSession:
         # Of the first one the command has the end to read from.
         mine[0], theirs[0] = theirs[0], mine[0]
         actions = [(os.POSIX_SPAWN_DUP2, end, place) for place, end in enumerate(theirs)]
-        pid = _spawn(line, env, actions)
+        pid = _spawn(line, env, actions, filtered)
         stdin, stdout, stderr = (trio.lowlevel.FdStream(end) for end in mine)
         mine.clear()
     return LocalSession(pid, stdin, {"stdout": stdout, "stderr": stderr})
 
 
-def start_with_terminal(line: Sequence[str], env: Mapping[str, str], owner: int) -> LocalSession:
+def start_with_terminal(
+    line: Sequence[str], env: Mapping[str, str], owner: int, filtered: bytes = b""
+) -> LocalSession:
     """Start a command with a terminal of its own that belongs to `owner`. Raises `OSError`."""
     with _ends() as (mine, theirs):
         master, slave = os.openpty()
@@ -135,7 +137,7 @@ def start_with_terminal(line: Sequence[str], env: Mapping[str, str], owner: int)
         # Opened by the leader of a new session, it becomes the terminal of that session.
         opened = (os.POSIX_SPAWN_OPEN, 0, os.ttyname(slave), os.O_RDWR, 0)
         copies = [(os.POSIX_SPAWN_DUP2, 0, place) for place in (1, 2)]
-        pid = _spawn(line, env, [opened, *copies])
+        pid = _spawn(line, env, [opened, *copies], filtered)
         terminal = trio.lowlevel.FdStream(master)
         mine.clear()
     return LocalSession(pid, terminal, {"stdout": terminal})
@@ -154,14 +156,19 @@ def _ends() -> Iterator[tuple[list[int], list[int]]]:
 
 
 def _spawn(
-    line: Sequence[str], env: Mapping[str, str], actions: Sequence[tuple[object, ...]]
+    line: Sequence[str],
+    env: Mapping[str, str],
+    actions: Sequence[tuple[object, ...]],
+    filtered: bytes,
 ) -> int:
-    return os.posix_spawn(
-        line[0],
-        list(line),
-        env,
-        file_actions=actions,
-        setsid=True,
-        setsigmask=(),
-        setsigdef=_SIGNALS,
-    )
+    with shim.readable(filtered) as end:
+        passed = [] if end is None else [(os.POSIX_SPAWN_DUP2, end, shim.FILTER)]
+        return os.posix_spawn(
+            line[0],
+            list(line),
+            env,
+            file_actions=[*actions, *passed],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=_SIGNALS,
+        )

@@ -5,16 +5,20 @@ shell says who it is, runs the task in the foreground (a background command woul
 which ends most tasks) and in a session of its own, and writes its exit status down. Signals that
 reach the shell itself do nothing; the daemon signals the task.
 
-Descriptors: 0 nothing, 1 the task's standard output, 2 the claim file, 3 the task's standard error.
+Descriptors: 0 nothing, 1 the task's standard output, 2 the claim file, 3 the task's standard error,
+4 the filter of system calls, where there is one: bubblewrap reads it and closes it.
 Arguments: the working directory, the files by which one enters the groups of processes, one a line
 (the first line is empty where there is no group by which a task is ended), the limit of open
 files, then the command.
 """
 
+import fcntl
+import os
 import re
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import msgspec
@@ -54,6 +58,10 @@ _SHELLS_OWN = frozenset(
 )
 _OWN_PREFIXES = ("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH", "EPOCH", "STEWARD_ENV_")
 _CARRIER = "STEWARD_ENV_"
+
+
+FILTER = 4  # the last of the descriptors above
+_BEYOND = 10  # a descriptor from here on is none of them
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +133,32 @@ def command_line(
         text = _TEXT.format(enter=enter, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", directory, entry, str(open_files), *argv]
     return line, plain | carried
+
+
+@contextmanager
+def readable(text: bytes) -> Iterator[int | None]:
+    """Give a descriptor from which a program reads a short text; None where there is nothing.
+
+    It is a pipe that holds the whole: each program has its own, and reads it from the start.
+    """
+    if not text:
+        yield None
+        return
+    reader, writer = os.pipe2(
+        os.O_CLOEXEC | os.O_NONBLOCK
+    )  # a text that it cannot hold is an error
+    try:
+        end = fcntl.fcntl(reader, fcntl.F_DUPFD_CLOEXEC, _BEYOND)
+        os.set_blocking(reader, True)
+        if os.write(writer, text) < len(text):
+            raise OSError(f"{len(text)} bytes are too many for a pipe")
+    finally:
+        os.close(reader)
+        os.close(writer)
+    try:
+        yield end
+    finally:
+        os.close(end)
 
 
 def script(env: Mapping[str, str], before: str, words: str) -> str:

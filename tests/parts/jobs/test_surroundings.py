@@ -167,3 +167,29 @@ async def test_a_plain_task_may_be_in_a_cluster(store: Store) -> None:
     )
     job = in_cluster(group(samples.task(driver="slurm")), group(services=[Service(name="web")]))
     assert faults(store, job, named) == []
+
+
+@pytest.mark.parametrize(
+    ("config", "opened"),
+    [
+        ({}, []),
+        ({"seccomp": "default", "user_namespaces": False}, []),
+        ({"seccomp": "off"}, ["seccomp"]),
+        ({"seccomp": "${meta.filter}"}, ["seccomp"]),  # resolved when the task starts
+        ({"seccomp": ["off"]}, ["seccomp"]),
+        ({"user_namespaces": True}, ["user_namespaces"]),
+        ({"user_namespaces": "${meta.it}", "seccomp": "off"}, ["seccomp", "user_namespaces"]),
+    ],
+)
+async def test_a_task_opens_its_walls_only_with_a_right_of_its_own(
+    store: Store, config: dict[str, object], opened: list[str]
+) -> None:
+    job = samples.job(
+        "web", samples.group("web", samples.task("main", driver="exec", config=config))
+    )
+    assert faults(store, job, around()) == [
+        f'task "main": {name} in its config needs the capability "exec-unfiltered" in namespace '
+        '"default": leave it out, or ask for that capability'
+        for name in opened
+    ]
+    assert faults(store, job, around(may_open=lambda namespace: namespace == "default")) == []

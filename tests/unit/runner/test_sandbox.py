@@ -7,6 +7,7 @@ import pytest
 
 from daemon.runner.drivers.driver import Attempt
 from daemon.runner.drivers.sandbox import HOME, Tools, walls
+from daemon.runner.drivers.shim import FILTER
 
 TOOLS = Tools(bwrap="/usr/bin/bwrap", nsenter="/usr/bin/nsenter", setpriv="/usr/bin/setpriv")
 
@@ -17,7 +18,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int) -> list[str]
     attempt = Attempt(
         alloc_id="a", task="main", number=0, directory=str(tmp_path), config={}, env={}
     )
-    words = walls(TOOLS, attempt, None, HOME)
+    words = walls(TOOLS, attempt, None, HOME, filtered=True)
     return words[: words.index("--")]
 
 
@@ -42,3 +43,10 @@ def test_where_the_task_is_who_we_are_it_cannot_add_to_the_devices(
     assert "--dev" not in words
     closed = place(words, "--remount-ro", "/dev")
     assert place(words, "--tmpfs", "/dev") < place(words, "--symlink", "/proc/self/fd") < closed
+
+
+def test_the_filter_comes_from_the_descriptor_that_the_shell_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = told(tmp_path, monkeypatch, 0)
+    assert words[place(words, "--seccomp") + 1] == str(FILTER)

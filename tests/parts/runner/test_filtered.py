@@ -1,0 +1,150 @@
+"""The filter of system calls around tasks of `exec`, and around commands inside them."""
+
+import platform
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.confinement.calls import NEWEST
+from daemon.runner.drivers.exec import Exec
+from daemon.runner.drivers.group import Groups
+from storage.records.task import Task
+from storage.store import Store
+from tests.parts.runner.conftest import discard, end_all_of
+from tests.parts.runner.test_inside import run
+from tests.parts.runner.world import World, batch, open_world, script, service
+
+FILTERED = "grep Seccomp: /proc/self/status | cut -f2"
+LINGER = "exec sleep 600"
+# Each line: what a program of the task asks for, and the number of the error that it gets.
+ASKING = """\
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+for number in {numbers}:
+    done = libc.syscall(number, -1, -1, -1, -1, -1)
+    print(ctypes.get_errno() if done == -1 else "done")
+"""
+PYTHON = next((one for one in ("/usr/bin/python3",) if Path(one).exists()), "")
+needs_python = pytest.mark.skipif(not PYTHON, reason="no interpreter that tasks can see")
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
+    """A node whose agent lets tasks open their filter."""
+    driver = Exec(groups, {}, unfiltered=True)
+    attributes = driver.fingerprint()
+    if reason := attributes.trouble or attributes.attributes.get("driver.exec.unenforced.seccomp"):
+        pytest.skip(f"exec: {reason}")
+    async with open_world(store, data_dir, drivers={"exec": driver}) as opened:
+        yield opened
+    end_all_of(data_dir)
+    discard(data_dir)
+
+
+def inside(text: str, **config: Any) -> Task:
+    return script(f"exec 2>&1; {text}", driver="exec", **config)
+
+
+def opened(text: str, **settings: Any) -> Task:
+    config = {"command": "/bin/sh", "args": ["-c", f"exec 2>&1; {text}"], **settings}
+    return script("", driver="exec", config=config)
+
+
+async def outcome(world: World, task: Task) -> list[str]:
+    alloc_id = await world.place(batch(task))
+    await world.until_done(alloc_id)
+    return world.output(alloc_id).splitlines()
+
+
+async def test_a_task_runs_behind_a_filter(world: World) -> None:
+    assert await outcome(world, inside(FILTERED)) == ["2"]
+
+
+async def test_a_task_inherits_no_descriptor_of_the_filter(world: World) -> None:
+    assert await outcome(world, inside("ls /proc/$$/fd")) == ["0", "1", "2"]
+
+
+async def test_a_task_makes_no_namespace(world: World) -> None:
+    (line,) = await outcome(world, inside("unshare -r id -u"))
+    assert line == "unshare: unshare failed: Operation not permitted"
+
+
+@pytest.mark.parametrize("make", ["cp /bin/sh s && chmod 4755 s", "install -m 6755 /bin/sh s"])
+async def test_a_task_makes_no_file_that_runs_as_its_owner(world: World, make: str) -> None:
+    lines = await outcome(world, inside(f"{make}; stat -c %a s; chmod 755 s; stat -c %a s"))
+    assert any("Operation not permitted" in line for line in lines)
+    assert lines[-1] == "755"
+    assert not {"4755", "6755"} & set(lines)
+
+
+@needs_python
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the numbers are those of x86_64")
+async def test_the_kernel_refuses_what_the_filter_refuses(world: World) -> None:
+    """bpf, io_uring, keyctl, userfaultfd, perf events, ptrace; newer than the table; x32."""
+    numbers = [321, 425, 250, 323, 298, 101, NEWEST + 1, 0x40000000 + 39]
+    text = ASKING.format(numbers=numbers)
+    lines = await outcome(world, inside(f"{PYTHON} - <<'END'\n{text}END\n"))
+    assert lines == ["1"] * 6 + ["38"] * 2
+
+
+@needs_python
+async def test_a_program_behind_the_filter_has_threads_and_children(world: World) -> None:
+    text = (
+        "import threading, subprocess\n"
+        "one = threading.Thread(target=print, args=('thread',)); one.start(); one.join()\n"
+        "print(subprocess.check_output(['echo', 'child'], text=True), end='')\n"
+    )
+    assert await outcome(world, inside(f"{PYTHON} - <<'END'\n{text}END\n")) == ["thread", "child"]
+
+
+@pytest.mark.parametrize("tty", [False, True])
+async def test_a_command_inside_a_task_runs_behind_the_filter(world: World, tty: bool) -> None:
+    alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
+    await world.until_printed(alloc_id, "up")
+    text = (
+        f"exec 2>&1; {FILTERED}; unshare -r true; ls /proc/$$/fd | head -3; pwd; cat /proc/2/comm"
+    )
+    client = await run(world, alloc_id, "/bin/sh", "-c", text, tty=tty)
+    lines = client.seen().splitlines()
+    assert lines[:2] == ["2", "unshare: unshare failed: Operation not permitted"]
+    assert lines[2:] == ["0", "1", "2", "/local", "sleep"]
+
+
+async def test_a_command_inside_a_task_without_a_filter_has_none(world: World) -> None:
+    alloc_id = await world.place(service(opened(f"echo up; {LINGER}", seccomp="off")))
+    await world.until_printed(alloc_id, "up")
+    assert (await run(world, alloc_id, "/bin/sh", "-c", FILTERED)).seen() == "0\n"
+
+
+@pytest.mark.parametrize(("word", "mode"), [("off", "0"), ("default", "2"), ("", "2")])
+async def test_a_filter_can_be_switched_off(world: World, word: str, mode: str) -> None:
+    assert await outcome(world, opened(FILTERED, seccomp=word)) == [mode]
+
+
+async def test_a_sandbox_of_its_own_can_be_allowed(world: World) -> None:
+    text = f"{FILTERED}; unshare -r id -u; unshare -rm mount -t tmpfs x /tmp"
+    lines = await outcome(world, opened(text, user_namespaces=True))
+    assert lines[:2] == ["2", "0"]
+    assert "mounting" in lines[2] or "ermission" in lines[2] or "permitted" in lines[2]
+
+
+@pytest.mark.parametrize("settings", [{"seccomp": "off"}, {"user_namespaces": True}])
+async def test_an_agent_that_does_not_allow_it_runs_no_such_task(
+    store: Store, data_dir: Path, groups: Groups, settings: dict[str, Any]
+) -> None:
+    driver = Exec(groups, {})
+    if driver.fingerprint().trouble:
+        pytest.skip("no sandbox here")
+    async with open_world(store, data_dir, drivers={"exec": driver}) as world:
+        alloc_id = await world.place(batch(opened("echo ran", **settings)))
+        await world.until_done(alloc_id)
+        assert any("exec_unfiltered = true" in text for _, text in world.told(alloc_id))
+        assert "Started" not in world.types(alloc_id)
+
+
+async def test_a_filter_that_there_is_not_is_refused(world: World) -> None:
+    alloc_id = await world.place(batch(opened("echo ran", seccomp="none")))
+    await world.until_done(alloc_id)
+    assert any('seccomp "none": must be default or off' in text for _, text in world.told(alloc_id))
