@@ -6,12 +6,13 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api.jobs import check_right, secret_in, shown_launches, surroundings
 from daemon.evals.dry_run import dry_run, in_use, static_ports
+from daemon.jobs.preserve import preserve
 from daemon.jobs.register import check_place, complete
 from daemon.listening import on
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, Refused
-from storage.queries import nodes
+from storage.queries import jobs, nodes
 from storage.readers import Snapshot
 from storage.records.base import Record
 from storage.records.codec import JobDocument
@@ -28,6 +29,8 @@ class JobPlanRequest(Record, frozen=True, kw_only=True):
     job: JobDocument | None = None
     diff: bool = False
     policy_override: bool = False
+    preserve_counts: bool = False
+    preserve_resources: bool = False
     namespace: str = ""
 
 
@@ -66,11 +69,17 @@ async def plan(request: Request) -> Reply:
 
     def look(db: Snapshot) -> JobPlanResponse:
         check_place(db, job, findings, around)
+        after = preserve(
+            job,
+            jobs.current(db, job.namespace, job.id),
+            counts=body.preserve_counts,
+            resources=body.preserve_resources,
+        )
         remarks = [
-            *around.policies.check(job, override=body.policy_override),
-            *in_use(db, job, listeners),
+            *around.policies.check(after, override=body.policy_override),
+            *in_use(db, after, listeners),
         ]
-        outlook = dry_run(db, job, now=now, ids=parts.ids)
+        outlook = dry_run(db, after, now=now, ids=parts.ids)
         launch = outlook.next_launch
         return JobPlanResponse(
             annotations=outlook.annotations,

@@ -37,6 +37,7 @@ _Json = dict[str, object]
 @click.option("--check-index", type=int, metavar="N", help="Refuse if the job is not at index N.")
 @click.option("--eval-priority", type=int, metavar="N", help="Priority of the evaluation, 1-100.")
 @click.option("--preserve-counts", is_flag=True, help="Keep the counts that groups have now.")
+@click.option("--preserve-resources", is_flag=True, help="Keep the resources tasks have now.")
 @with_variables
 @shown
 @connected
@@ -54,6 +55,7 @@ def run(
     check_index: int | None,
     eval_priority: int | None,
     preserve_counts: bool,
+    preserve_resources: bool,
 ) -> int:
     """Submit the job in FILE (- reads standard input) and follow it.
 
@@ -79,6 +81,8 @@ def run(
         request["EvalPriority"] = eval_priority
     if preserve_counts:
         request["PreserveCounts"] = True
+    if preserve_resources:
+        request["PreserveResources"] = True
     if output:
         screen.document(msgspec.json.encode(request))
         return 0

@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden
+from daemon.jobs.preserve import preserve
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
@@ -44,6 +45,7 @@ class JobRegisterRequest(Record, frozen=True, kw_only=True):
     eval_priority: int = 0
     policy_override: bool = False
     preserve_counts: bool = False
+    preserve_resources: bool = False
 
 
 class JobValidateRequest(Record, frozen=True, kw_only=True):
@@ -156,7 +158,9 @@ async def register_job(
             check_index(before, request.job_modify_index)
         if before and (refusal := transition_error(before, job)):
             raise Refused(refusal)
-        after = _with_counts_of(job, before) if before and request.preserve_counts else job
+        after = preserve(
+            job, before, counts=request.preserve_counts, resources=request.preserve_resources
+        )
         remarks = surroundings.policies.check(after, override=request.policy_override)
         done = enter(
             tx,
@@ -167,6 +171,7 @@ async def register_job(
             scaling_ids=new_ids,
             eval_id=eval_id,
             eval_priority=request.eval_priority,
+            submitted=job,
         )
         return msgspec.structs.replace(done, warnings=findings.with_warnings(*remarks).warnings)
 
@@ -251,16 +256,6 @@ def check_index(before: Job | None, enforced: int) -> None:
         )
 
 
-def _with_counts_of(job: Job, before: Job) -> Job:
-    """Return the job with the counts of the groups that it had before (golden: preserve-counts)."""
-    counts = {group.name: group.count for group in before.task_groups or ()}
-    groups = [
-        msgspec.structs.replace(group, count=counts.get(group.name, group.count))
-        for group in job.task_groups or ()
-    ]
-    return msgspec.structs.replace(job, task_groups=groups)
-
-
 def keep_source(tx: Transaction, source: Submission, job: Job) -> None:
     """Keep the text from which a version was made."""
     submissions.add(
@@ -285,10 +280,16 @@ def enter(
     eval_id: str,
     eval_priority: int = 0,
     source: Submission | None = None,
+    submitted: Job | None = None,
 ) -> Registered:
-    """Append a job as the newest version if it wants something new, and have it evaluated."""
+    """Append a job as the newest version if it wants something new, and have it evaluated.
+
+    `submitted` is the job as it was sent, where it was changed since. The peer compares that one
+    with the present version (golden: preserve-resources).
+    """
     whole = jobs.definition_index(tx, job.namespace, job.id) is not None
-    unchanged = before if whole and before is not None and same_definition(before, job) else None
+    is_same = whole and before is not None and same_definition(before, submitted or job)
+    unchanged = before if is_same else None
     stored = unchanged or job
     if unchanged is None:
         numbered = keep_scaling_ids(job, before, iter(scaling_ids), tx.index)

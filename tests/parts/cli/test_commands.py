@@ -208,7 +208,8 @@ def test_the_options_of_a_run_become_fields_of_the_request(
     fake: FakeDaemon, terminal: Terminal
 ) -> None:
     fake.tell("/v1/jobs", REGISTERED, method="POST")
-    options = ["--check-index", "7", "--eval-priority", "90", "--preserve-counts", "--detach"]
+    numbers = ["--check-index", "7", "--eval-priority", "90"]
+    options = [*numbers, "--preserve-counts", "--preserve-resources", "--detach"]
     terminal.type("job", "run", *options, "-", stdin='{"ID": "web"}')
     body = fake.seen[0].body
     del body["Submission"]
@@ -218,6 +219,7 @@ def test_the_options_of_a_run_become_fields_of_the_request(
         "JobModifyIndex": 7,
         "EvalPriority": 90,
         "PreserveCounts": True,
+        "PreserveResources": True,
     }
 
 

@@ -1,0 +1,38 @@
+"""What of the present version an update keeps on request: the counts of groups, the resources of tasks."""
+
+from msgspec.structs import replace
+
+from storage.records.group import TaskGroup
+from storage.records.job import Job
+from storage.records.task import Task
+
+
+def preserve(job: Job, before: Job | None, *, counts: bool, resources: bool) -> Job:
+    """Return the job with the counts or resources of `before`, for groups and tasks in both.
+
+    A group that either version lacks, and a task likewise, stays as the job has it
+    (golden: preserve-counts, preserve-resources).
+    """
+    if before is None or not (counts or resources):
+        return job
+    present = {group.name: group for group in before.task_groups or ()}
+    groups = [
+        _group(group, present[group.name], counts=counts, resources=resources)
+        if group.name in present
+        else group
+        for group in job.task_groups or ()
+    ]
+    return replace(job, task_groups=groups)
+
+
+def _group(group: TaskGroup, before: TaskGroup, *, counts: bool, resources: bool) -> TaskGroup:
+    kept = replace(group, count=before.count) if counts else group
+    return replace(kept, tasks=_tasks(kept, before)) if resources else kept
+
+
+def _tasks(group: TaskGroup, before: TaskGroup) -> list[Task] | None:
+    present = {task.name: task for task in before.tasks or ()}
+    return group.tasks and [
+        replace(task, resources=present[task.name].resources) if task.name in present else task
+        for task in group.tasks
+    ]
