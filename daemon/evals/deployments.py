@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from daemon.evals.judgement import Verdict, judge
+from daemon.evals.judgement import Verdict, judge, may_place_again, policy_of
 from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
 from storage.queries import allocations, deployments, job_status, jobs, notifications
 from storage.readers import Snapshot
@@ -76,7 +76,11 @@ def _look(
         return None
     job = jobs.version(db, deployment.namespace, deployment.job_id, deployment.job_version)
     placed = allocations.of_deployment(db, deployment_id)
-    failed = [one for one in placed if _may_be_replaced(deployment, one)]
+    failed = [
+        one
+        for one in placed
+        if _may_be_replaced(deployment, one) and may_place_again(policy_of(job, one.task_group))
+    ]
     return deployment, judge(deployment, placed, job, now), failed
 
 

@@ -49,7 +49,7 @@ def judge(
     failures = {
         name: failure
         for name, state in groups.items()
-        if (failure := _failure(state, _policy(job, name), now))
+        if (failure := _failure(state, policy_of(job, name), now))
     }
     deadlines = [
         nanoseconds(state.require_progress_by)
@@ -108,8 +108,7 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
 
     An unhealthy allocation that may be placed again gets its chance until the deadline.
     """
-    placed_again = policy is not None and (policy.unlimited or policy.attempts > 0)
-    if state.unhealthy_allocs and not (placed_again and state.progress_deadline):
+    if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
         return UNHEALTHY
     overdue = (
         state.require_progress_by != ZERO_TIME and nanoseconds(state.require_progress_by) <= now
@@ -117,6 +116,12 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
     return TOO_SLOW if overdue and not _has_come_far_enough(state) else ""
 
 
-def _policy(job: Job | None, name: str) -> ReschedulePolicy | None:
+def may_place_again(policy: ReschedulePolicy | None) -> bool:
+    """Tell whether a policy lets failed allocations be placed again at all; system jobs have none."""
+    return policy is not None and (policy.unlimited or policy.attempts > 0)
+
+
+def policy_of(job: Job | None, name: str) -> ReschedulePolicy | None:
+    """Return how a version of a job has failed allocations of a group placed again."""
     group = job.group(name) if job else None
     return group.reschedule_policy if group else None

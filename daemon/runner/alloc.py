@@ -290,7 +290,8 @@ class AllocRunner:
                 leaving = reason
                 nursery.start_soon(self._leave, reason)
             await self._changes.wait()
-        if self._health_rule() is not None:
+        failed = health.has_failed(self._instance.allocation, self._report.states)
+        if failed or self._health_rule() is not None:
             self._note_no_health()
 
     async def _leave(self, reason: Departure) -> None:

@@ -64,6 +64,11 @@ def is_doomed(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> bool:
     )
 
 
+def has_failed(allocation: Allocation, states: Mapping[str, TaskState]) -> bool:
+    """Tell whether a deployment counts the allocation as unhealthy, even if people set its health."""
+    return bool(allocation.deployment_id) and any(state.failed for state in states.values())
+
+
 def up_since(tasks: Iterable[Task], states: Mapping[str, TaskState]) -> str | None:
     """Return when the last task was started, as text; None when not all of them are up."""
     counted = [task for task in tasks if hook(task) != Hook.POSTSTOP]

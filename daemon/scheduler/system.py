@@ -43,6 +43,7 @@ class _Sorted(msgspec.Struct, kw_only=True):
     update: list[Allocation] = []  # in place
     outdated: list[_Slot] = []
     place: list[_Slot] = []
+    failed: list[Allocation] = []  # not replaced, and still counted
     moved: int = 0
     stopped: int = 0
     has_version: bool = False  # whether anything runs, or ran, the job's current version
@@ -93,6 +94,7 @@ class _Planning:
         self._rollout = Rollout(job, state.deployment, evaluation, now=now, ids=ids)
         self._draft = Draft(state, evaluation, now=now, ids=ids)
         self._surplus: Counter[str] = Counter()  # stopped of groups that the job has no more
+        self._known = {one.id: one for one in state.allocations}
         self._filled: dict[str, _Filled] = {}
 
     # ---- sorting -----------------------------------------------------------------------------------
@@ -167,10 +169,25 @@ class _Planning:
                 one.outdated.append(slot)
             else:
                 one.keep.append(ended)  # its work is done
-        elif self._is_older(ended) or self._evaluation.triggered_by != Trigger.ALLOC_FAILURE:
-            # A system job has no reschedule policy: were a failure itself a reason to begin
-            # anew, one that fails at once would do so without end.
+        elif self._is_older(ended) or self._may_begin_anew(ended):
             one.place.append(slot)
+        else:
+            one.failed.append(ended)
+
+    def _may_begin_anew(self, ended: Allocation) -> bool:
+        """Tell whether what ended by itself is placed once more on its node.
+
+        A system job has no reschedule policy. A failure alone is no reason to begin anew, and of
+        all other reasons only a person's request counts more than once for a version: each
+        evaluation would otherwise replace what fails at once, and so cause the next one.
+        """
+        trigger, earlier = self._evaluation.triggered_by, ended.desired.previous_allocation
+        if trigger in (Trigger.ALLOC_FAILURE, Trigger.JOB_REGISTER):
+            return trigger == Trigger.JOB_REGISTER
+        if not earlier:
+            return True
+        previous = self._known.get(earlier)
+        return previous is not None and self._is_older(previous)
 
     def _is_outdated(self, allocation: Allocation, group: TaskGroup) -> bool:
         old = self._state.versions.get(allocation.job_version, self._job)
@@ -292,7 +309,8 @@ class _Planning:
     def _note(self, one: _Sorted, filled: _Filled, wanted: int | None) -> None:
         """Note what became of a group: in its counts, its failures and its deployment."""
         name = one.group.name
-        there = len(one.keep) + len(one.update) + filled.placed + len(filled.full)
+        there = len(one.keep) + len(one.update) + len(one.failed) + len(filled.full)
+        there += filled.placed
         if filled.filtered is not None and not there:
             self._placer.fail(self._job, one.group, filled.filtered)
         state = self._rollout.group(name)
@@ -306,8 +324,8 @@ class _Planning:
 
     def _reach(self, one: _Sorted, filled: _Filled) -> int:
         """Return on how many nodes the group can be."""
-        known = len(one.place) + len(one.keep) + len(one.update) + len(one.outdated)
-        return known - filled.unsuited
+        there = len(one.keep) + len(one.update) + len(one.failed)
+        return there + len(one.place) + len(one.outdated) - filled.unsuited
 
     # ---- the plan ----------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from daemon.runner.alloc_health import Rule, complaints, is_doomed, rule, up_since
+from daemon.runner.alloc_health import Rule, complaints, has_failed, is_doomed, rule, up_since
 from storage.records.allocation import DeploymentHealth, TaskState
 from storage.records.base import MINUTE, SECOND
 from storage.records.group import Update
@@ -106,3 +106,15 @@ def test_a_task_is_blamed_for_what_it_did_not_reach(state: TaskState, text: str)
 
 def test_a_task_that_has_run_for_long_enough_is_not_blamed() -> None:
     assert complaints([MAIN], {"main": running(EARLY)}, RULE, NOW + 3 * SECOND) == {}
+
+
+@pytest.mark.parametrize(
+    ("deployment_id", "state", "failed"),
+    [("d", FAILED, True), ("", FAILED, False), ("d", DEAD, False)],
+)
+def test_a_deployment_learns_of_a_failure_even_if_people_set_the_health(
+    deployment_id: str, state: TaskState, failed: bool
+) -> None:
+    job = samples.job("j", samples.group("web", MAIN))
+    allocation = msgspec.structs.replace(placed(job, "n", "a"), deployment_id=deployment_id)
+    assert has_failed(allocation, {"main": state}) is failed

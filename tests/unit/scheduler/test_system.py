@@ -285,6 +285,44 @@ def test_a_failure_alone_does_not_begin_it_anew(trigger: Trigger, again: bool) -
     assert [one.desired.previous_allocation for one in plan.place] == ([failed.id] if again else [])
 
 
+def fail_all(world: World) -> None:
+    for one in world.running():
+        world.fail(one)
+
+
+@pytest.mark.parametrize("trigger", sorted(set(Trigger) - {Trigger.JOB_REGISTER}))
+@pytest.mark.parametrize("update", [None, ROLLING])
+def test_whatever_causes_evaluations_a_version_that_fails_is_replaced_once_on_a_node(
+    trigger: Trigger, update: Update | None
+) -> None:
+    world = settled(system(update=update), *THREE)
+    for version in (1, 2):
+        for _ in range(10):
+            fail_all(world)
+            world.evaluate(triggered_by=trigger)
+        assert len(world.allocations) <= version * 2 * len(THREE)
+        world.run(system(task(config={"command": str(version)}), update=update))
+        world.settle()
+
+
+def test_a_person_may_have_what_failed_begin_anew_as_often_as_they_ask() -> None:
+    world = settled(system())
+    for _ in range(5):
+        fail_all(world)
+        assert len(world.evaluate(triggered_by=Trigger.JOB_REGISTER).place) == 1
+
+
+def test_a_node_on_which_it_failed_counts_and_keeps_the_deployment_from_succeeding() -> None:
+    world = World(*THREE)
+    world.run(system())
+    world.start()
+    fail_all(world)
+    plan = world.evaluate(triggered_by=Trigger.ALLOC_FAILURE)
+    assert not plan.place
+    assert world.deployment.task_groups["web"].desired_total == 3
+    assert world.deployment.status == DeploymentStatus.RUNNING
+
+
 # ---- sysbatch (golden: kind-sysbatch) ----------------------------------------------------------------
 
 

@@ -1,0 +1,110 @@
+"""A job that always fails makes a bounded number of allocations, whatever causes its evaluations."""
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from daemon.evals import nodes, steering
+from daemon.jobs.register import JobRegisterRequest, register_job
+from storage.queries import allocations, deployments
+from storage.records.base import HOUR, MINUTE, SECOND
+from tests.simulation.operations import AROUND
+from tests.simulation.order import one_order
+from tests.simulation.world import World
+
+KINDS = ("service", "batch", "system", "sysbatch")
+CHECKS = ("task_states", "checks", "manual")
+PAUSES = ("running", "paused", "resumed")
+LIMITED = {"Attempts": 2, "Unlimited": False, "Interval": 48 * HOUR, "Delay": 5 * SECOND,
+           "DelayFunction": "constant", "MaxDelay": 0}  # fmt: skip
+ENDLESS = {"Attempts": 0, "Unlimited": True, "Interval": 0, "Delay": 30 * SECOND,
+           "DelayFunction": "exponential", "MaxDelay": HOUR}  # fmt: skip
+AN_HOUR = HOUR // SECOND
+# A group that fails beside one that runs: each of the two has its first allocation; the limited
+# policy gives two more; a system job gives one more.
+MOST = {"limited": 6, "endless": 12}  # the pauses of an endless policy grow
+
+
+def document(kind: str, check: str, policy: dict[str, Any]) -> dict[str, Any]:
+    def group(name: str, config: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {
+            "Name": name,
+            "Tasks": [{"Name": "main", "Driver": "simulated", "Config": config,
+                       "Resources": {"CPU": 50, "MemoryMB": 50}}],
+            "RestartPolicy": {"Attempts": 0, "Mode": "fail", "Interval": MINUTE, "Delay": SECOND},
+        }  # fmt: skip
+        if kind in ("service", "batch"):
+            made["ReschedulePolicy"] = policy
+        if kind in ("service", "system"):
+            made["Update"] = {
+                "MaxParallel": 1,
+                "HealthCheck": check,
+                "MinHealthyTime": 10 * SECOND,
+                "HealthyDeadline": 5 * MINUTE,
+                "ProgressDeadline": 10 * MINUTE,
+            }
+        return made
+
+    return {
+        "ID": "web",
+        "Datacenters": ["*"],
+        "Type": kind,
+        "TaskGroups": [group("good", {}), group("bad", {"run_for": 1, "fails": 100})],
+    }
+
+
+async def live(directory: Path, wanted: dict[str, Any], pause: str, made: list[int]) -> None:
+    async with trio.open_nursery() as nursery:
+        world = World(directory, 1, nursery)
+        world.machine.bad_luck = 10**9
+        await world.begin()
+
+        def call() -> dict[str, Any]:
+            return {"now": world.clock.now(), "eval_id": next(world.ids)}
+
+        await register_job(
+            world.store,
+            JobRegisterRequest(job=wanted),
+            namespace=None,
+            surroundings=AROUND,
+            **call(),
+            scaling_ids=world.ids,
+        )
+        for paused in {"running": (), "paused": (True,), "resumed": (True, False)}[pause]:
+            for one in world.store.read(deployments.active):
+                await steering.pause(world.store, one.id, paused=paused, **call())
+            await trio.sleep(5)
+        await trio.sleep(AN_HOUR)
+        for wish in ("ineligible", "eligible") * 5:
+            await nodes.set_eligibility(
+                world.store, world.runner.node_id, wish, world.ids, now=world.clock.now()
+            )
+            await trio.sleep(10)
+        rows = world.store.read(lambda db: db.all("SELECT count(*) AS number FROM allocations"))
+        found = world.store.read(lambda db: allocations.of_job(db, "default", "web"))
+        assert len(found) == rows[0]["number"]
+        made += [one.client_status == "failed" for one in found]
+        await world.end()
+
+
+CASES = [
+    *product(KINDS, CHECKS, PAUSES, ["limited"]),
+    *product(["service", "batch"], CHECKS, PAUSES, ["endless"]),  # others have no such policy
+]
+
+
+@pytest.mark.parametrize(("kind", "check", "pause", "policy"), CASES)
+def test_what_always_fails_is_placed_so_many_times(
+    kind: str, check: str, pause: str, policy: str, tmp_path: Path
+) -> None:
+    wanted = document(kind, check, LIMITED if policy == "limited" else ENDLESS)
+    made: list[int] = []
+    with one_order(1):
+        clock = MockClock(autojump_threshold=0)
+        trio.run(live, tmp_path, wanted, pause, made, clock=clock)
+    assert sum(made) >= 1
+    assert len(made) <= MOST[policy]
