@@ -1,7 +1,9 @@
 """Reading: connections that cannot write, and calls that see one moment of the file."""
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,12 +11,29 @@ T = TypeVar("T")
 Parameters = Mapping[str, object]
 _STATEMENTS = 512  # prepared statements a connection keeps; the whole program has fewer
 
+# The share of a read on the event loop. A decoded row takes up to 40 µs, a KiB of JSON up to 5 µs, so
+# that a handler which uses up its share has held the loop for 2 to 4 ms.
+_SHARE = 192 * 1024  # bytes of rows
+_ROW = 2 * 1024  # bytes that each row counts besides its own
+_SEARCH = 1_500_000  # nanoseconds of CPU time within which SQLite finds the rows
+_STEPS = 2_000  # instructions of SQLite between two looks at the time: some 50 µs
+
+
+class LongRead(Exception):
+    """A read has used up its share of the event loop: a thread has to do it from the start."""
+
 
 class Snapshot:
     """One moment of the file: what a read sees, and what a write sees with its own changes."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.left: int | None = None  # bytes that may still be read; None: any number
+
+    @property
+    def is_short(self) -> bool:
+        """Tell whether this read has only a share of the event loop, not a thread of its own."""
+        return self.left is not None
 
     def one(self, sql: str, parameters: Parameters = {}) -> sqlite3.Row | None:  # noqa: B006  # never changed
         """Return the first row, or None."""
@@ -22,18 +41,35 @@ class Snapshot:
             row: sqlite3.Row | None = self._connection.execute(sql, parameters).fetchone()
         except OverflowError:  # a number with more bits than any that is stored
             return None
+        if row is not None and self.left is not None:
+            self._count(row)
         return row
 
     def all(self, sql: str, parameters: Parameters = {}) -> list[sqlite3.Row]:  # noqa: B006  # never changed
         """Return every row."""
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            rows = self._connection.execute(sql, parameters)
         except OverflowError:
             return []
+        if self.left is None:
+            return rows.fetchall()
+        return [self._count(row) for row in rows]
 
     def each(self, sql: str, parameters: Parameters = {}) -> Iterator[sqlite3.Row]:  # noqa: B006  # never changed
         """Yield row after row: for more of them than should be in memory at once."""
-        yield from self._connection.execute(sql, parameters)
+        rows = self._connection.execute(sql, parameters)
+        if self.left is None:
+            yield from rows
+        else:
+            yield from map(self._count, rows)
+
+    def _count(self, row: sqlite3.Row) -> sqlite3.Row:
+        """Return a row of a short read. Raises `LongRead` when the share is used up."""
+        texts = sum(len(value) for value in row if isinstance(value, str | bytes))
+        self.left = (self.left or 0) - _ROW - texts
+        if self.left < 0:
+            raise LongRead
+        return row
 
     def last_index(self) -> int:
         """Return the index of the last write of all."""
@@ -97,6 +133,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._connection = connect(path, read_only=True)
         self._snapshot = Snapshot(self._connection)
+        self._longest = self._connection.getlimit(sqlite3.SQLITE_LIMIT_LENGTH)
 
     def read(self, work: Callable[[Snapshot], T]) -> T:
         """Return what `work` makes of the file as it is now; a read within a read sees the same."""
@@ -107,6 +144,34 @@ class Reader:
             return work(self._snapshot)
         finally:
             self._connection.execute("COMMIT")
+
+    def read_short(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file as it is now. Raises `LongRead` if that is too much."""
+        if self._connection.in_transaction:
+            return work(self._snapshot)
+        with self._share():
+            return self.read(work)
+
+    @contextmanager
+    def _share(self) -> Iterator[None]:
+        """Bound what is read in this block: the rows, the length of each text, the time of the search."""
+        until = time.thread_time_ns() + _SEARCH
+        self._connection.set_progress_handler(lambda: time.thread_time_ns() > until, _STEPS)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SHARE)
+        self._snapshot.left = _SHARE
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) in (
+                sqlite3.SQLITE_INTERRUPT,
+                sqlite3.SQLITE_TOOBIG,
+            ):
+                raise LongRead from error
+            raise
+        finally:
+            self._snapshot.left = None
+            self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._longest)
+            self._connection.set_progress_handler(None, 0)
 
     def close(self) -> None:
         """Close the connection."""

@@ -31,6 +31,8 @@ _LOCK_NAME = "steward.lock"
 _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
 # What belongs to a request, not to the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
+# The connection of the long read that this thread does: what it calls reads from it, too.
+_LONG: ContextVar[Reader | None] = ContextVar("long", default=None)
 _FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
 _LONG_READS = 2  # at a time; more would only wait for the interpreter lock
 
@@ -55,7 +57,17 @@ class Store:
         Runs on the event loop: for what takes well under a millisecond (a point read is 5 µs).
         """
         try:
-            return self._reader.read(work)
+            return (_LONG.get() or self._reader).read(work)
+        except sqlite3.DatabaseError as error:
+            raise storage_error(error) from error
+
+    def read_short(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file as it is now, if that is little.
+
+        Raises `LongRead` when it is not: then nothing has come of it, and a thread has to do it.
+        """
+        try:
+            return self._reader.read_short(work)
         except sqlite3.DatabaseError as error:
             raise storage_error(error) from error
 
@@ -64,7 +76,7 @@ class Store:
         async with self._limiter:
             reader = self._idle.pop() if self._idle else Reader(self.path)
             try:
-                return await trio.to_thread.run_sync(reader.read, work)
+                return await trio.to_thread.run_sync(_read_long, reader, work)
             except sqlite3.DatabaseError as error:
                 raise storage_error(error) from error
             finally:
@@ -122,6 +134,11 @@ class Store:
         self._reader.close()
         for reader in self._idle:
             reader.close()
+
+
+def _read_long(reader: Reader, work: Callable[[Snapshot], T]) -> T:
+    with origin.Bound(_LONG, reader):
+        return reader.read(work)
 
 
 def noting(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:

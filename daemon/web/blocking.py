@@ -6,6 +6,7 @@ five minutes) and up to a sixteenth longer, so that a thousand clients do not co
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import trio
 
@@ -15,6 +16,7 @@ from daemon.web.parameters import duration
 from daemon.web.reply import Reply
 from daemon.web.request import Read, Request
 from storage.errors import Malformed, NotFound
+from storage.readers import LongRead
 from storage.records.base import MINUTE, SECOND
 from storage.records.numbers import whole
 
@@ -83,13 +85,19 @@ async def _attempt(route: Read, request: Request, kept: Kept, after: int) -> Rep
 
 
 async def _read(route: Read, request: Request, kept: Kept) -> Reply:
+    """Return the answer: made here and now if that is short, else in a thread."""
     store = request.parts.store
-    if route.long:
-        return await store.read_long(lambda db: route.handler(request, db))
     moment = store.moment
     if (reply := kept.at(moment, route, request)) is not None:
         return reply
-    return store.read(lambda db: kept.reply(route, request, db, moment))
+    if not route.long:
+        with suppress(LongRead):
+            return store.read_short(lambda db: kept.reply(route, request, db, moment))
+    indexes, made = await store.read_long(
+        lambda db: (kept.indexes(route, request, db), route.handler(request, db))
+    )
+    kept.keep(route, request, indexes, made)
+    return made
 
 
 def _topics(route: Read, request: Request) -> list[str]:

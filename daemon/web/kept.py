@@ -52,7 +52,7 @@ class Kept:
         """Return the answer of a read: the one that is kept if it still holds, else a new one."""
         if not _can_be_kept(route, request):
             return route.handler(request, db)
-        indexes, key = tuple(db.table_index(table) for table in route.tables), _key(route, request)
+        indexes, key = self.indexes(route, request, db), _key(route, request)
         known = self._answers.get(key)
         if known is not None and known.indexes == indexes:
             known.moment = moment
@@ -61,6 +61,17 @@ class Kept:
         made = route.handler(request, db)
         self._keep(key, indexes, made, moment)
         return made
+
+    @staticmethod
+    def indexes(route: Read, request: Request, db: Snapshot) -> tuple[int, ...]:
+        """Return what has to stand still while the answer of a read holds; nothing for one that is not kept."""
+        tables = route.tables if _can_be_kept(route, request) else ()
+        return tuple(db.table_index(table) for table in tables)
+
+    def keep(self, route: Read, request: Request, indexes: tuple[int, ...], made: Reply) -> None:
+        """Keep an answer that was made elsewhere, when these were the indexes of its tables."""
+        if indexes:
+            self._keep(_key(route, request), indexes, made, None)
 
     def _keep(self, key: _Key, indexes: tuple[int, ...], made: Reply, moment: int | None) -> None:
         self._forget(key)

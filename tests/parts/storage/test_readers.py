@@ -1,6 +1,16 @@
-"""Reads: each sees one moment of the file, whole."""
+"""Reads: each sees one moment of the file, whole; a short one gets a share of the event loop."""
 
+import threading
+
+import pytest
+
+from storage.readers import LongRead, Snapshot
 from storage.store import Store
+
+COUNT = """
+    WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most)
+"""
+ROWS = COUNT.replace("n < :most)", "n < :most) SELECT n FROM n")
 
 
 async def test_a_read_within_a_read_sees_the_same_moment(store: Store) -> None:
@@ -13,3 +23,53 @@ async def test_a_read_within_a_read_sees_the_same_moment(store: Store) -> None:
 async def test_a_read_after_a_nested_one_sees_the_present(store: Store) -> None:
     store.read(lambda _: store.read(lambda db: db.last_index()))
     assert store.read(lambda db: db.one("SELECT 1 AS one", {})) is not None
+
+
+@pytest.mark.parametrize(
+    ("select", "most"),
+    [
+        ("SELECT n FROM n", 10_000),  # many rows
+        ("SELECT printf('%.*c', 100000, 'x') FROM n", 10),  # long ones
+        ("SELECT length(hex(zeroblob(500000))) FROM n", 1),  # a long text on the way
+        ("SELECT count(*) FROM n", 10_000_000),  # much to search for one row
+    ],
+)
+async def test_short_read_of_too_much_is_refused(store: Store, select: str, most: int) -> None:
+    def work(db: Snapshot) -> int:
+        return len(db.all(COUNT + select, {"most": most}))
+
+    with pytest.raises(LongRead):
+        store.read_short(work)
+    with pytest.raises(LongRead):
+        store.read_short(lambda db: len(list(db.each(COUNT + select, {"most": most}))))
+    if most < 10_000_000:
+        assert await store.read_long(work) == store.read(work) == most
+
+
+async def test_short_read_counts_all_that_it_reads_together(store: Store) -> None:
+    def work(db: Snapshot) -> None:
+        for _ in range(10_000):
+            db.one("SELECT 1")
+
+    with pytest.raises(LongRead):
+        store.read_short(work)
+    assert store.read_short(lambda db: len(db.all("SELECT 1"))) == 1
+
+
+async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:
+    with pytest.raises(LongRead):
+        store.read_short(lambda db: db.all(ROWS, {"most": 10_000}))
+    before = store.read(Snapshot.last_index)
+    await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
+    assert store.read(Snapshot.last_index) == before + 1
+
+
+async def test_read_within_a_long_read_happens_in_its_thread(store: Store) -> None:
+    def work(db: Snapshot) -> tuple[int, int, bool]:
+        inner = store.read(lambda same: (same.last_index(), same is db))
+        return inner[0], db.last_index(), inner[1] and threading.current_thread() is not main
+
+    main = threading.current_thread()
+    inner, outer, is_same = await store.read_long(work)
+    assert inner == outer
+    assert is_same

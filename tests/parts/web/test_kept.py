@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from daemon.acl.check import ANYONE
 from daemon.web import kept as module
 from daemon.web import reply
+from daemon.web.blocking import _read
 from daemon.web.kept import Kept
 from daemon.web.parameters import Query
 from daemon.web.reply import Reply
@@ -14,6 +16,7 @@ from daemon.web.request import Read, Request
 from storage.readers import Snapshot
 from storage.store import Store
 from storage.writer import Transaction
+from tests.parts.api.asking import parts_of
 
 
 class Counting:
@@ -151,3 +154,25 @@ async def test_only_so_many_bytes_are_kept(
     read(store, kept, of, "prefix=a", "prefix=b", "prefix=c", "prefix=a", "prefix=c", "prefix=b")
     assert handler.asked >= asked
     assert kept._bytes <= 100
+
+
+async def test_an_answer_that_a_thread_has_made_is_kept(store: Store) -> None:
+    asked: list[bool] = []
+
+    def long(request: Request, db: Snapshot) -> Reply:
+        asked.append(db.is_short)
+        for _ in range(1_000):
+            db.one("SELECT 1")
+        return reply.read(b"[]", db.table_index("things"))
+
+    kept, of = Kept(), route(long, "things")
+    await _read(of, here(store), kept)
+    await _read(of, here(store), kept)
+    assert asked == [True, False]
+    await touch(store, "things")
+    await _read(of, here(store), kept)
+    assert asked == [True, False] * 2
+
+
+def here(store: Store) -> Request:
+    return msgspec.structs.replace(ask(), parts=parts_of(store))
