@@ -108,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
     raw_exec_limits: bool = False
+    task_environment: list[str] = []
     exec_unfiltered: bool | None = None
     task_processes: Natural = 4096
     cgroup_parent: str = ""

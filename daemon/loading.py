@@ -61,6 +61,8 @@ _FILES = [name for name, one in FIELDS.items() if one.type is Path and name != "
 _CLAIM = re.compile(
     r"(?!nomad_|(?:iss|sub|aud|iat|nbf|exp|jti|allow_token_expiration)$)[a-z][a-z0-9_]*"
 )
+# A name in `task_environment`: `*` alone would pass on all that the agent has.
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 _ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
@@ -222,11 +224,21 @@ def _faults(config: Config) -> Iterator[str]:
                 f"identity_claims: {name!r} cannot be a further claim; a name has small letters, "
                 "digits and _, does not begin with nomad_, and is none that every token has"
             )
+    yield from _faults_of_tasks(config)
     yield from offered.faults_of_volumes(config.host_volumes)
     yield from offered.faults_of_networks(config.host_networks)
     yield from offered.faults_of_commands(config.notify_commands)
     yield from _faults_of_listening(config)
     yield from _faults_of_clusters(config)
+
+
+def _faults_of_tasks(config: Config) -> Iterator[str]:
+    for name in config.task_environment:
+        if not _VARIABLE.fullmatch(name):
+            yield (
+                f"task_environment: {name!r} is no name of a variable; write letters, digits and _, "
+                "with * at the end for all names that begin like this"
+            )
 
 
 def _faults_of_listening(config: Config) -> Iterator[str]:

@@ -1,12 +1,13 @@
 """What a task finds in its environment, and what `${…}` means in its definition. Pure.
 
 The rules are the peer's (golden: task-environment): the agent's own environment first, then the
-variables about the allocation, then those of the task. The agent's secrets, and what concerns
-only its own process, never reach a task; in that we differ.
+variables about the allocation, then those of the task. We differ in one point: of the agent's own
+environment only variables of an allow list reach a task.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 
 import msgspec
 
@@ -18,29 +19,12 @@ from storage.records.task import Task
 _REFERENCE = re.compile(r"\$\{(?:env\[\"([^\"]+)\"\]|([\w.\-]+))\}", re.ASCII)
 _UNFIT = re.compile(r"[^A-Za-z0-9_]")
 
-# Names of the agent's variables that are ours or its service manager's business.
-_OWN = (
-    "STEWARD_",
-    "NOMAD_",
-    "VAULT_",
-    "BAO_",
-    "CONSUL_",
-    "LISTEN_",
-    "WATCHDOG_",
-    "NOTIFY_SOCKET",
-    "CREDENTIALS_DIRECTORY",
-    "INVOCATION_ID",
-    "JOURNAL_STREAM",
-    "MAINPID",
-    "SYSTEMD_EXEC_PID",
-    "LAUNCHED_STEWARD",
-    "_MEI",
-    "_PYI",
-    "PYTHON",
+# Variables of the agent that every task gets; `task_environment` adds to them.
+_PASSED_ON = (
+    *("PATH", "LANG", "LC_*", "TZ", "TERM", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"),
+    *("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "ALL_PROXY", "NO_PROXY"),
 )
-# What the shell that started the agent counts for itself.
-_OF_A_SHELL = frozenset({"_", "SHLVL", "OLDPWD"})
-_SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|PRIVATE|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
 
 
 class Directories(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,22 +35,26 @@ class Directories(msgspec.Struct, frozen=True, kw_only=True):
     secrets: str
 
 
-def passed_on(environment: Mapping[str, str], *, bundled: bool) -> dict[str, str]:
-    """Return what tasks get of the agent's environment.
+def passed_on(
+    environment: Mapping[str, str], names: Iterable[str] = (), *, bundled: bool
+) -> dict[str, str]:
+    """Return the variables of the agent that tasks get: the usual ones, and those of these names.
 
-    A `bundled` agent runs with a library path of its own; tasks get back the one before it.
+    A `*` in a name stands for any text. A `bundled` agent runs with a library path of its own;
+    a task that gets one gets the one before it.
     """
-    kept = {
-        name: value
-        for name, value in environment.items()
-        if not (name.startswith(_OWN) or name in _OF_A_SHELL or _SECRET.search(name))
-    }
+    allowed = [*_PASSED_ON, *names]
+    found = dict(environment)
     if bundled:
-        kept.pop("LD_LIBRARY_PATH", None)
-    original = kept.pop("LD_LIBRARY_PATH_ORIG", None)
+        found.pop("LD_LIBRARY_PATH", None)
+    original = found.pop("LD_LIBRARY_PATH_ORIG", None)
     if original is not None:
-        kept["LD_LIBRARY_PATH"] = original
-    return kept
+        found["LD_LIBRARY_PATH"] = original
+    return {
+        name: value
+        for name, value in found.items()
+        if any(fnmatchcase(name, pattern) for pattern in allowed)
+    }
 
 
 def node_values(node: Node, region: str) -> dict[str, str]:

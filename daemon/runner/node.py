@@ -333,11 +333,13 @@ async def open_runner(
 
     At the end of the block tasks live on, and are found again by the next runner; in development
     they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
-    machine; of `environment`, the agent's own, tasks get what is neither secret nor its own affair.
+    machine; of `environment`, the agent's own, tasks get the variables of an allow list.
     `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1;
     `pool_drivers` are those of each pool of a cluster.
     """
-    inherited = passed_on(environment, bundled=getattr(sys, "frozen", False))
+    inherited = passed_on(
+        environment, config.task_environment, bundled=getattr(sys, "frozen", False)
+    )
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
     if drivers is None:
         drivers = await drivers_of(groups, inherited, config)

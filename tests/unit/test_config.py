@@ -171,6 +171,8 @@ def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
         ({"trusted_proxies": ["10.0.0.1/8"]}, "trusted_proxies: 10.0.0.1/8 has host bits set"),
         ({"trusted_proxies": ["proxy.lan"]}, "write addresses or networks"),
         ({"oidc_issuer": "steward.lan"}, "oidc_issuer = 'steward.lan'"),
+        ({"task_environment": ["A", "*"]}, r"task_environment: '\*' is no name of a variable"),
+        ({"task_environment": ["A=B"]}, "task_environment: 'A=B' is no name of a variable"),
         ({"oidc_issuer": "https://steward.lan/"}, "without a slash"),
     ],
 )

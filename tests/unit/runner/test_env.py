@@ -188,24 +188,30 @@ def test_references_are_resolved_in_all_texts_of_a_driver_block() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "STEWARD_TOKEN",
-        "NOMAD_ADDR",
-        "VAULT_TOKEN",
-        "GITHUB_TOKEN",
-        "AWS_SECRET_ACCESS_KEY",
-        "aws_access_key_id",
-        "DB_PASSWORD",
-        "NOTIFY_SOCKET",
-        "LISTEN_FDS",
-        "CREDENTIALS_DIRECTORY",
-        "PYTHONPATH",
-        "SHLVL",
-        "OLDPWD",
-        "_",
+        *("STEWARD_TOKEN", "NOMAD_ADDR", "VAULT_TOKEN", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL"),
+        *("OPENAI_KEY", "NOTIFY_SOCKET", "LISTEN_FDS", "CREDENTIALS_DIRECTORY", "PYTHONPATH"),
+        *("SHLVL", "OLDPWD", "_", "LD_PRELOAD", "LD_LIBRARY_PATH", "PATH2", "LCX", "lang"),
     ],
 )
-def test_the_agents_secrets_and_own_affairs_are_not_passed_on(name: str) -> None:
+def test_variable_that_is_not_allowed_is_not_passed_on(name: str) -> None:
     assert passed_on({name: "x", "PATH": "/bin"}, bundled=False) == {"PATH": "/bin"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("PATH", "LANG", "LC_ALL", "LC_TIME", "TZ", "TERM", "HOME", "USER", "LOGNAME", "SHELL"),
+        *("TMPDIR", "http_proxy", "HTTPS_PROXY", "no_proxy"),
+    ],
+)
+def test_usual_variable_is_passed_on(name: str) -> None:
+    assert passed_on({name: "x"}, bundled=False) == {name: "x"}
+
+
+def test_task_environment_adds_names_and_beginnings_of_names() -> None:
+    given = {"DATABASE_URL": "a", "APP_MODE": "b", "APP": "c", "OTHER": "d"}
+    found = passed_on(given, ["DATABASE_URL", "APP_*"], bundled=False)
+    assert found == {"DATABASE_URL": "a", "APP_MODE": "b"}
 
 
 @pytest.mark.parametrize(
@@ -218,12 +224,8 @@ def test_the_agents_secrets_and_own_affairs_are_not_passed_on(name: str) -> None
 def test_tasks_get_the_library_path_from_before_a_bundled_agent(
     given: dict[str, str], expected: dict[str, str]
 ) -> None:
-    assert passed_on(given, bundled=True) == expected
-
-
-def test_an_agent_that_is_not_bundled_passes_its_library_path_on() -> None:
-    given = {"LD_LIBRARY_PATH": "/opt/lib"}
-    assert passed_on(given, bundled=False) == given
+    assert passed_on(given, ["LD_LIBRARY_PATH"], bundled=True) == expected
+    assert passed_on(given, bundled=True) == {}
 
 
 def test_a_node_is_known_by_its_attributes_meta_data_and_place() -> None:
