@@ -14,7 +14,9 @@ StewardError
 ├── TooOften        what may fail sometimes has failed too often
 ├── Unsealable      a secret cannot be opened with the keys at hand
 └── StorageError    the file cannot be read or written
-    ├── StorageFull     no room: retry when there is
+    ├── StorageUnavailable  no write is possible at this moment: retry
+    │   ├── StorageFull     the disk has no room
+    │   └── StorageBusy     another program holds the write lock
     ├── StorageLocked   another daemon has the file
     └── StorageUnusable not our file, of a newer version, damaged, or not writable
 """
@@ -96,8 +98,16 @@ class StorageError(StewardError):
     """The file cannot be read or written."""
 
 
-class StorageFull(StorageError):
+class StorageUnavailable(StorageError):
+    """No write is possible at this moment; the same write may succeed later."""
+
+
+class StorageFull(StorageUnavailable):
     """The disk has no room for a write; what was acknowledged is kept."""
+
+
+class StorageBusy(StorageUnavailable):
+    """Another program has held the write lock of the file for longer than a write waits."""
 
 
 class StorageLocked(StorageError):

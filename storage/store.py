@@ -18,7 +18,7 @@ from typing import TypeVar
 import trio
 
 from storage import origin, schema
-from storage.errors import StorageFull, StorageLocked, StorageUnusable, leaves
+from storage.errors import StorageLocked, StorageUnavailable, StorageUnusable, leaves
 from storage.mark import MARK_NAME, Mark
 from storage.readers import Reader, Snapshot
 from storage.watch import Topics, Watch
@@ -33,7 +33,7 @@ _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
 # The connection of the long read that this thread does: what it calls reads from it, too.
 _LONG: ContextVar[Reader | None] = ContextVar("long", default=None)
-_FULL_PAUSE = 1.0  # seconds between attempts to write while the disk is full
+_FULL_PAUSE = 1.0  # seconds between attempts to write while no write is possible
 _LONG_READS = 2  # at a time; more would only wait for the interpreter lock
 
 _log = logging.getLogger("steward.store")
@@ -148,13 +148,14 @@ def noting(note: Callable[[Transaction], None]) -> AbstractContextManager[None]:
 
 @asynccontextmanager
 async def unless_full(what: str) -> AsyncIterator[None]:
-    """Do what is in the block; if the disk is full, say that `what` waits, and rest for a moment.
+    """Run the block; if no write is possible now, log that `what` waits, and pause for a moment.
 
-    For what the daemon does by itself, again and again: a full disk must not end it.
+    For work that the daemon repeats by itself: neither a full disk nor a write lock that another
+    program holds may end it.
     """
     try:
         yield
-    except* StorageFull as errors:
+    except* StorageUnavailable as errors:
         _log.warning("%s: %s", what, next(leaves(errors)))
         await trio.sleep(_FULL_PAUSE)
 

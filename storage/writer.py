@@ -7,7 +7,8 @@ it. Nobody is answered or woken before COMMIT has returned.
 
 The functions run on the event loop's thread and only COMMIT, which waits for the disk, runs in
 another: two threads that both run Python take turns of 5 ms at the interpreter lock, which would
-cost a write more than its fsync.
+cost a write more than its fsync. The wait for a write lock that another program holds is in a
+thread as well, and it is bounded.
 """
 
 import sqlite3
@@ -19,7 +20,14 @@ from typing import Generic, TypeVar
 import outcome
 import trio
 
-from storage.errors import StewardError, StorageError, StorageFull, StorageUnusable
+from storage.errors import (
+    StewardError,
+    StorageBusy,
+    StorageError,
+    StorageFull,
+    StorageUnavailable,
+    StorageUnusable,
+)
 from storage.mark import Mark
 from storage.readers import Snapshot, connect
 from storage.watch import Topics
@@ -29,6 +37,9 @@ T = TypeVar("T")
 # How many writes share a transaction at most: beyond this the loop is kept from readers for
 # longer than a lone write takes (bench/writes.py).
 MAX_BATCH = 64
+
+# Milliseconds that a write waits for another program, for example a backup, to release the write lock.
+BUSY_WAIT = 5000
 
 _NEXT_INDEX = "SELECT last_index FROM store"
 _KEEP_INDEX = "UPDATE store SET last_index = :index"
@@ -95,6 +106,7 @@ class Writer:
         self._connection.execute("PRAGMA synchronous = FULL")
         self._connection.execute("PRAGMA journal_size_limit = 67108864")
         self._connection.execute("PRAGMA temp_store = MEMORY")
+        self._connection.execute("PRAGMA busy_timeout = 0")  # only `_begin` waits, in a thread
         self._topics = topics
         self._waiting: list[_Pending[object]] = []
         self._work_arrived = trio.Event()
@@ -109,7 +121,8 @@ class Writer:
         """Return what `work` returned, once that is on disk.
 
         A cancelled caller stops waiting; the write goes on. Raises what `work` raised, or
-        a `StorageError` when the file could not be written: then nothing of it was kept; and
+        a `StorageError` when the file could not be written (`StorageBusy` when another program
+        holds its write lock): then nothing of it was kept; and
         `trio.ClosedResourceError` when the writer has ended.
         """
         if self._ended:
@@ -154,7 +167,7 @@ class Writer:
     async def _commit(self, batch: list[_Pending[object]]) -> None:
         try:
             with _meaning():
-                self._connection.execute("BEGIN IMMEDIATE")
+                await self._begin()
                 index = self._run_all(batch)
                 await trio.to_thread.run_sync(self._connection.execute, "COMMIT")
             self.index = index
@@ -162,7 +175,10 @@ class Writer:
         except StorageError as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            self._take_back(error)
+            await self._take_back(error)
+            if isinstance(error, StorageBusy):
+                # The others have waited as long; each batch after the other would wait in vain.
+                batch, self._waiting = [*batch, *self._waiting], []
             for pending in batch:
                 # What failed by itself keeps its own error; what seemed to succeed was undone.
                 if isinstance(pending.result, outcome.Error) and isinstance(
@@ -174,16 +190,35 @@ class Writer:
             self._topics.publish(pending.topics)
             pending.done.set()
 
-    def _take_back(self, error: StorageError) -> None:
+    async def _begin(self) -> None:
+        """Begin a transaction; while another program holds the write lock, wait in a thread.
+
+        Raises `sqlite3.OperationalError` (SQLITE_BUSY) after `BUSY_WAIT`.
+        """
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+            await trio.to_thread.run_sync(self._begin_patiently)
+
+    def _begin_patiently(self) -> None:
+        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_WAIT}")
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+        finally:
+            self._connection.execute("PRAGMA busy_timeout = 0")
+
+    async def _take_back(self, error: StorageError) -> None:
         """See that nothing of a commit that failed is in the log, where a crash would bring it back.
 
         It may be there whole when only the wait for the disk failed. The next commit takes its
         place; so one is made at once. If that fails, too, nothing is known and the daemon ends.
         """
-        if isinstance(error, StorageFull | StorageUnusable):
+        if isinstance(error, StorageUnavailable | StorageUnusable):
             return  # nothing whole can have been written
         with _meaning():
-            self._connection.execute("BEGIN IMMEDIATE")
+            await self._begin()
             # Another index: what would change nothing would not be written.
             self._connection.execute(_KEEP_INDEX, {"index": self.index + 1})
             self._connection.execute("COMMIT")
@@ -231,6 +266,10 @@ def _is_fatal(error: BaseException) -> bool:
     )
 
 
+def _is_busy(error: sqlite3.Error) -> bool:
+    return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_BUSY")
+
+
 @contextmanager
 def _meaning() -> Iterator[None]:
     """Turn what SQLite says of the file into an error with a meaning."""
@@ -245,6 +284,10 @@ def storage_error(error: sqlite3.DatabaseError) -> StorageError:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith("SQLITE_FULL"):
         return StorageFull(f"the disk that holds the store is full: {error}")
+    if _is_busy(error):
+        return StorageBusy(
+            "another program holds the write lock of the store: end its transaction, or retry later"
+        )
     if name.startswith(("SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN")):
         return StorageUnusable(f"the store cannot be used: {error} ({name})")
     return StorageError(f"the store cannot be read or written: {error} ({name or 'unknown'})")

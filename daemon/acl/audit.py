@@ -23,7 +23,7 @@ from daemon.acl.auditsinks import FileSink, JournalSink, Sink, copy_to
 from daemon.acl.seal import Seal
 from daemon.clock import Clock
 from daemon.config import Config
-from storage.errors import StorageError, StorageFull
+from storage.errors import StorageError, StorageUnavailable
 from storage.queries import audit, secrets
 from storage.queries.collection import ANY_NUMBER
 from storage.records.audit import AuditEntry
@@ -116,7 +116,7 @@ class Audit:
             return
         try:
             await self._store.write(write)
-        except StorageFull:
+        except StorageUnavailable:
             self._waiting = [*waiting, *self._waiting]
             self._arrived.set()
             raise

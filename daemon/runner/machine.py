@@ -21,7 +21,7 @@ from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.podman import driver as podman
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.fingerprint import fingerprint
-from storage.errors import StorageFull
+from storage.errors import StorageUnavailable
 from storage.queries import nodes
 from storage.records.base import SECOND
 from storage.records.node import Node, NodeEvent
@@ -114,7 +114,7 @@ async def register(
         )
     try:
         return await store.write(lambda tx: nodes.put(tx, node, "NodeRegistration"))
-    except StorageFull as error:
+    except StorageUnavailable as error:
         if before is None:
             raise
         _log.warning("the node is not registered anew: %s", error)

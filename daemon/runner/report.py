@@ -14,7 +14,7 @@ import trio
 from daemon.clock import Clock
 from daemon.runner.lifecycle import client_status
 from storage import origin
-from storage.errors import StorageFull
+from storage.errors import StorageUnavailable
 from storage.queries import allocations, evaluations, job_status, jobs, services
 from storage.records.allocation import (
     CLIENT_TERMINAL,
@@ -192,7 +192,7 @@ class Reports:
             try:
                 stored = await self._store.write(write)
                 break
-            except StorageFull as error:
+            except StorageUnavailable as error:
                 _log.warning("reports of %d allocations wait: %s", len(chosen), error)
                 await trio.sleep(_RETRY)
         for report in chosen:

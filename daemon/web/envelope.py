@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from daemon.jobspec.gotext import multi_error
-from daemon.web.reply import Reply
+from daemon.web.reply import Reply, retry_headers
 from storage.errors import (
     Denied,
     Invalid,
@@ -117,4 +117,5 @@ def of_error(error: StewardError, *, is_login: bool) -> Reply:
     text = _DENIED if isinstance(error, Denied) else str(error)
     if isinstance(error, Refused | Denied) and not (is_login or isinstance(error, UnknownToken)):
         return listed(status, text)
-    return errors(status, text) if text else errors(status)
+    reply = errors(status, text) if text else errors(status)
+    return msgspec.structs.replace(reply, headers={**reply.headers, **retry_headers(error)})

@@ -20,6 +20,7 @@ from storage.errors import (
     StewardError,
     StorageError,
     StorageFull,
+    StorageUnavailable,
     TooLarge,
     TooOften,
 )
@@ -29,6 +30,7 @@ JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]")  # no header may hold them, identifiers may
 _OF_CONTENT = {"X-Content-Type-Options": "nosniff"}  # a browser takes the type that it is told
+_RETRY_AFTER = "1"  # seconds; a write that failed has waited for the lock already
 _GZIP_LEVEL = 1  # loopback: the client asked for it, the wire does not need it
 
 # First match wins: a subclass stands before its base.
@@ -107,7 +109,13 @@ def of_error(error: StewardError) -> Reply:
         content_type=TEXT,
         index=index,
         is_read=index is not None,
+        headers=retry_headers(error),
     )
+
+
+def retry_headers(error: StewardError) -> dict[str, str]:
+    """Return the header that names the seconds after which a retry may succeed, if one may."""
+    return {"Retry-After": _RETRY_AFTER} if isinstance(error, StorageUnavailable) else {}
 
 
 def finished(reply: Reply, *, pretty: bool = False, gzipped: bool = False) -> Finished:
