@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import ClassVar
 
 import trio
 
@@ -23,15 +24,28 @@ _VISIBLE |= {0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
 class _Text(logging.Formatter):
-    """`2026-11-21T10:00:00.123Z INFO  evals: text`."""
+    """`2026-11-21T10:00:00.123Z INFO    evals: text`."""
+
+    def level(self, record: logging.LogRecord) -> str:
+        """Return the level of a line, as wide as any."""
+        return f"{record.levelname:<7}"
 
     def format(self, record: logging.LogRecord) -> str:
         part = record.name.removeprefix("steward.")
         said = record.getMessage().translate(_VISIBLE)
-        line = f"{_moment(record)} {record.levelname:<7} {part}: {said}"
+        line = f"{_moment(record)} {self.level(record)} {part}: {said}"
         if request_id := origin.current():
             line += f" (request {request_id})"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Peer(_Text):
+    """`2026-11-21T10:00:00.123Z [INFO]  evals: text`, as programs that read the peer's log expect."""
+
+    _LEVELS: ClassVar = {"DEBUG": "[DEBUG]", "INFO": "[INFO] ", "WARNING": "[WARN] "}
+
+    def level(self, record: logging.LogRecord) -> str:
+        return self._LEVELS.get(record.levelname, "[ERROR]")
 
 
 class _JSON(logging.Formatter):
@@ -133,7 +147,7 @@ class Monitor:
         """Read the lines of this level and above while the block runs, whatever the daemon logs itself."""
         reader = Reader()
         reader.setLevel(level.upper())
-        reader.setFormatter(_formatter(as_json=as_json))
+        reader.setFormatter(_JSON() if as_json else _Peer())
         self._readers.append(reader)
         self._log.addHandler(reader)
         self._listen()

@@ -181,6 +181,8 @@ def _pieces(
     lines: int | None,
     size: int | None,
 ) -> Iterator[bytes]:
+    if size == 0:  # the daemon takes it for the last file whole, as the peer does
+        return _tail_and_follow(client, log, 0) if follow else iter(())
     if size is not None:
         return _plain(client, log, follow=follow, origin="end", offset=size)
     if not tail and lines is None:

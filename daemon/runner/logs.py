@@ -176,10 +176,17 @@ class TaskLog:
             position = chunk.end
         return found
 
-    async def follow(self, position: int, ended: Callable[[], bool]) -> AsyncGenerator[Chunk, None]:
+    def last_file(self) -> int:
+        """Return the position at which the last of the numbered files begins."""
+        _, end = self.span()
+        return max(0, end - 1) // self.limit * self.limit
+
+    async def follow(
+        self, position: int, ended: Callable[[], bool]
+    ) -> AsyncGenerator[Chunk | None, None]:
         """Yield what follows a position, as it is written, until the task has ended.
 
-        `ended` tells whether nothing more will be written.
+        `ended` tells whether nothing more will be written. None tells that nothing came for a beat.
         """
         with following() as pace:
             while True:
@@ -192,6 +199,8 @@ class TaskLog:
                 if over:
                     return
                 await pace.rest()
+                if pace.beats():
+                    yield None
 
 
 def _size(path: str) -> int:

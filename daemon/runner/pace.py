@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import trio
 
+BEAT = 1.0  # seconds of silence after which a client is shown that its stream is alive
 FIRST, LAST = 0.01, 0.25  # seconds between two looks
 LOOKS = 1000  # per second, of all who wait; each takes up to a tenth of a millisecond
 
@@ -23,10 +24,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._pause = FIRST
+        self._beat = trio.current_time()
 
     def hurry(self) -> None:
         """Note that something came."""
         self._pause = FIRST
+        self._beat = trio.current_time()
+
+    def beats(self) -> bool:
+        """Tell whether nothing came, and this told nothing, for the time of a beat."""
+        if trio.current_time() < self._beat + BEAT:
+            return False
+        self._beat = trio.current_time()
+        return True
 
     async def rest(self) -> None:
         """Wait before the next look."""

@@ -126,6 +126,10 @@ class Answering:
         answer.headers[REQUEST_ID] = request_id
         return answer
 
+    def close(self) -> None:
+        """End the answers that have no end of their own. `closing` tells the others."""
+        self._crowd.close()
+
     def is_hot(self, head: Head, way: Way) -> bool:
         """Tell whether a request leads to a route for small requests, answered in one piece."""
         route = way.route
@@ -243,7 +247,8 @@ class Answering:
             return reply
         reply = await route.handler(asked)
         if reply.stream is not None:
-            return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
+            held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)
+            return msgspec.structs.replace(reply, stream=held)
         if isinstance(route, Write) and route.acts:
             await trail.acted()
         return reply

@@ -4,12 +4,17 @@ Each holds a connection of its own for as long as its reader likes: logs and eve
 followed, and blocking queries that wait.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+
+import trio
 
 from storage.errors import TooOften
 
 MOST = 3072  # of the connections that there may be (`daemon/web/connections.py`)
+
+
+NextOf = Callable[[AsyncIterator[bytes]], Awaitable[bytes | None]]
 
 
 class Crowd:
@@ -17,6 +22,14 @@ class Crowd:
 
     def __init__(self) -> None:
         self._open = 0
+        self._waiting: set[trio.CancelScope] = set()  # for the next piece of what has no end
+        self._is_closing = False
+
+    def close(self) -> None:
+        """End all answers that have no end of their own; their clients see them end, not break off."""
+        self._is_closing = True
+        for scope in self._waiting:
+            scope.cancel()
 
     def check(self) -> None:
         """Raise `TooOften` when there is no place for another one."""
@@ -35,17 +48,37 @@ class Crowd:
         finally:
             self._open -= 1
 
-    def hold(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    def hold(
+        self, pieces: AsyncIterator[bytes], *, is_endless: bool = False
+    ) -> AsyncGenerator[bytes, None]:
         """Return the same pieces, counted from the first that is asked for. Raises `TooOften`."""
         self.check()
-        return self._counted(pieces)
+        return self._counted(pieces, self._next if is_endless else _next)
 
-    async def _counted(self, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    async def _counted(
+        self, pieces: AsyncIterator[bytes], next_of: NextOf
+    ) -> AsyncGenerator[bytes, None]:
         self._open += 1
         try:
-            async for piece in pieces:
+            while (piece := await next_of(pieces)) is not None:
                 yield piece
         finally:
             self._open -= 1
             if isinstance(pieces, AsyncGenerator):
                 await pieces.aclose()
+
+    async def _next(self, pieces: AsyncIterator[bytes]) -> bytes | None:
+        """Return the next piece; None at the end, and when the daemon ends."""
+        if self._is_closing:
+            return None
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                return await _next(pieces)
+            finally:
+                self._waiting.discard(scope)
+        return None
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)

@@ -61,7 +61,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler answers.
 
     `body` is encoded as JSON; bytes are JSON already, None is no body at all. `index` is the state's
-    index that the answer shows; reads also say that a leader is known.
+    index that the answer shows; reads also say that a leader is known. A stream that is endless ends
+    with the daemon, as if that were its end.
     """
 
     body: object = None
@@ -73,6 +74,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str = JSON
     headers: Mapping[str, str] = {}
     stream: AsyncIterator[bytes] | None = None
+    is_endless: bool = False
 
 
 class Finished(msgspec.Struct, frozen=True):

@@ -172,4 +172,5 @@ async def open_web(
             yield
         finally:
             closing.set()
+            answering.close()
             parts.store.wake_all()

@@ -47,6 +47,11 @@ async def test_a_reader_sees_more_than_the_daemon_logs_itself() -> None:
     assert second.endswith("test: a worry")
 
 
+async def test_lines_name_their_level_as_the_peer_does() -> None:
+    levels = [line.split(" ", 1)[1].partition(" test")[0] for line in await said("debug", count=2)]
+    assert levels == ["[DEBUG]", "[WARN] "]
+
+
 async def test_a_reader_may_leave_trifles_out() -> None:
     (only,) = await said("info")
     assert only.endswith("test: a worry")

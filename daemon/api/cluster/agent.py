@@ -6,7 +6,8 @@ from contextlib import AbstractContextManager
 
 import trio
 
-from daemon.api.cluster.logs import Frame, flag
+from daemon.api.cluster.logs import HEARTBEAT, Frame, flag
+from daemon.runner.pace import BEAT
 from daemon.version import VERSION
 from daemon.web.parameters import duration
 from daemon.web.readers import while_known
@@ -157,7 +158,9 @@ async def monitor(request: Request) -> Reply:
     ends = trio.current_time() + _duration(query.text("duration"))
     sent = _sent(log, ends, plain=plain)
     await anext(sent)  # it listens before the answer begins: nothing after that is missed
-    return Reply(stream=while_known(request, sent), content_type=TEXT if plain else JSON)
+    return Reply(
+        stream=while_known(request, sent), is_endless=True, content_type=TEXT if plain else JSON
+    )
 
 
 def _duration(text: str) -> float:
@@ -184,13 +187,16 @@ async def _sent(
     with log as lines:
         yield b""
         if not plain:
-            yield b"{}"
+            yield HEARTBEAT
         while True:
             line = None
-            with trio.move_on_at(ends):
+            with trio.move_on_at(min(ends, trio.current_time() + BEAT)):
                 line = await anext(lines)
             if line is None:
-                return
+                if trio.current_time() >= ends:
+                    return
+                yield b"" if plain else HEARTBEAT
+                continue
             data = f"{line}\n".encode()
             yield data if plain else encode(Frame(data=base64.b64encode(data).decode()))
 

@@ -51,7 +51,8 @@ async def stream(request: Request) -> Reply:
     """Show what changes, from an index on."""
     index = _index(request.query)
     wanted = _Wanted(_topics(request.query), request.namespace)
-    return Reply(stream=_frames(request, wanted, index), headers={"Cache-Control": "no-cache"})
+    frames = _frames(request, wanted, index)
+    return Reply(stream=frames, is_endless=True, headers={"Cache-Control": "no-cache"})
 
 
 def _index(query: Query) -> int:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from daemon.api.cluster.log_sources import find_source
-from daemon.api.cluster.logs import NO_ALLOCATION, Frame, flag, number, origin
+from daemon.api.cluster.logs import HEARTBEAT, NO_ALLOCATION, Frame, flag, number, origin
 from daemon.runner.files import Files, Info, Prohibited, mode_text
 from daemon.runner.pace import following
 from daemon.web.readers import while_known
@@ -179,7 +179,7 @@ async def stream(request: Request) -> Reply:
         frames = while_known(request, _followed(files, path, start))
     else:
         frames = _framed(files, path, start, size)
-    return Reply(stream=frames, content_type=TEXT, headers=_UNTRUSTED)
+    return Reply(stream=frames, is_endless=follow, content_type=TEXT, headers=_UNTRUSTED)
 
 
 async def _framed(files: Files, path: str, offset: int, end: int) -> AsyncGenerator[bytes, None]:
@@ -208,6 +208,8 @@ async def _followed(files: Files, path: str, offset: int) -> AsyncGenerator[byte
                 await trio.lowlevel.checkpoint()
             else:
                 await pace.rest()
+                if pace.beats():
+                    yield HEARTBEAT
 
 
 def _frame(piece: bytes, path: str, offset: int) -> bytes:

@@ -63,7 +63,9 @@ async def show(request: Request) -> Reply:
         raise NotFound("job not found")
     pieces = merged.pieces()
     return Reply(
-        stream=while_known(request, pieces) if wanted.follow else pieces, content_type=TEXT
+        stream=while_known(request, pieces) if wanted.follow else pieces,
+        is_endless=wanted.follow,
+        content_type=TEXT,
     )
 
 

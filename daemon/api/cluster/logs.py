@@ -16,6 +16,7 @@ from storage.records.base import SparseRecord
 from storage.records.codec import encode
 from storage.records.numbers import short, whole
 
+HEARTBEAT = b"{}"  # a frame that holds nothing
 NO_ALLOCATION = "must provide a valid alloc id"
 _INT64 = range(-(2**63), 2**63)
 
@@ -47,7 +48,9 @@ async def logs(request: Request) -> Reply:
     if task_name not in source.tasks:
         raise Malformed(f'unknown task name "{task_name}"')
     log = source.log(task_name, kind)
-    position = log.locate(begin, offset)
+    # The peer has nothing before the end in two ways: the last file whole (golden: logs-origin-end).
+    is_last_file = begin == "end" and not offset
+    position = log.last_file() if is_last_file else log.locate(begin, offset)
     chunks = (
         log.follow(position, lambda: has_ended(store, source.alloc_id, task_name))
         if follow
@@ -56,6 +59,7 @@ async def logs(request: Request) -> Reply:
     encoded = _encoded(chunks, plain=plain)
     return Reply(
         stream=while_known(request, encoded) if follow else encoded,
+        is_endless=follow,
         content_type="text/plain" if plain else JSON,
     )
 
@@ -91,7 +95,7 @@ def origin(query: Query) -> str:
     return name
 
 
-async def _present(log: TaskLog, position: int) -> AsyncGenerator[Chunk, None]:
+async def _present(log: TaskLog, position: int) -> AsyncGenerator[Chunk | None, None]:
     """Yield what is there now, up to the present end."""
     _, end = log.span()
     for chunk in _until(log, position, end):
@@ -105,11 +109,14 @@ def _until(log: TaskLog, position: int, end: int) -> Iterator[Chunk]:
 
 
 async def _encoded(
-    chunks: AsyncGenerator[Chunk, None], *, plain: bool
+    chunks: AsyncGenerator[Chunk | None, None], *, plain: bool
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(chunks):  # a client that goes away ends both
         async for chunk in chunks:
-            yield chunk.data if plain else encode(_frame(chunk))
+            if chunk is None:
+                yield b"" if plain else HEARTBEAT
+            else:
+                yield chunk.data if plain else encode(_frame(chunk))
 
 
 def _frame(chunk: Chunk) -> Frame:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from daemon.runner import taskdir
 from daemon.runner.holes import NoHoles
@@ -165,7 +166,7 @@ async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog)
 
     async def follow() -> None:
         async for chunk in log.follow(0, ended.is_set):
-            got.append(chunk.data)  # noqa: PERF401
+            got.append(chunk.data if chunk else b"")  # noqa: PERF401
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(follow)
@@ -177,13 +178,35 @@ async def test_a_follower_gets_everything_until_the_task_has_ended(log: TaskLog)
     assert b"".join(got) == b"one two three"
 
 
+async def test_follower_gets_a_beat_for_each_second_without_output(
+    log: TaskLog, autojump_clock: trio.testing.MockClock
+) -> None:
+    write(log, b"one")
+    began = trio.current_time()
+    found = [
+        (one and one.data, int(trio.current_time() - began))
+        async for one in log.follow(0, lambda: trio.current_time() >= began + 3.5)
+    ]
+    assert found == [(b"one", 0), (None, 1), (None, 2), (None, 3)]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, 0), (3, 0), (MEGABYTE, 0), (MEGABYTE + 1, MEGABYTE)]
+)
+def test_last_file_begins_at_a_multiple_of_its_limit(
+    log: TaskLog, size: int, expected: int
+) -> None:
+    write(log, b"x" * size)
+    assert log.last_file() == expected
+
+
 async def test_the_log_of_a_task_is_followed_while_it_runs(world: World, pipe: Pipe) -> None:
     task = script(f"for i in 1 2 3; do echo line $i; read x <{pipe.path}; done")
     alloc_id = await world.place(batch(task))
     log = world.runner.log(alloc_id, task, "stdout")
     lines = []
     async for chunk in log.follow(0, lambda: world.runner.has_ended(alloc_id, "main")):
-        lines.append(chunk.data)
+        lines.append(chunk.data if chunk else b"")
         os.write(os.open(pipe.path, os.O_WRONLY | os.O_NONBLOCK), b"go\n")
     assert b"".join(lines) == b"line 1\nline 2\nline 3\n"
 

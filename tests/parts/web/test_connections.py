@@ -670,6 +670,33 @@ async def test_what_is_no_ascii_in_a_wish_to_talk_is_refused(
     assert [record for record in caplog.records if record.exc_info] == []
 
 
+@pytest.mark.parametrize("is_endless", [True, False])
+async def test_stream_without_an_end_gets_its_last_chunk_when_the_daemon_ends(
+    store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, is_endless: bool
+) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"first"
+        await trio.sleep_forever()
+
+    async def stream(request: Request) -> Reply:
+        return Reply(stream=pieces(), is_endless=is_endless)
+
+    with listen("127.0.0.1", 0) as listener:
+        parts = parts_of(store, Config(data_dir=tmp_path), asks=False)
+        async with open_web(parts, [Stream("/s", stream, ANYONE)], (), [plain(listener)]):
+            client = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
+            await client.send_all(b"GET /s HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answer = b""
+            while b"first" not in answer:
+                answer += await client.receive_some()
+            mock_clock.autojump_threshold = JUMP
+        async with client:
+            while piece := await client.receive_some():
+                answer += piece
+    # What has an end of its own, as a snapshot, must not seem to be whole.
+    assert answer.endswith(b"0\r\n\r\n") is is_endless
+
+
 @pytest.mark.parametrize("lean", [True, False])
 async def test_who_reads_nothing_does_not_hold_up_the_end(
     store: Store, tmp_path: Path, mock_clock: trio.testing.MockClock, lean: bool

@@ -35,6 +35,18 @@ async def test_while_nothing_comes_looks_become_seldom(
         assert await pauses(pace, 2) == [0.01, 0.02]
 
 
+async def test_beat_comes_after_a_second_without_news(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with following() as pace:
+        await trio.sleep(0.9)
+        pace.hurry()
+        await trio.sleep(0.9)
+        assert not pace.beats()
+        await trio.sleep(0.1)
+        assert [pace.beats(), pace.beats()] == [True, False]
+
+
 @pytest.mark.parametrize("many", [250, 1000, 10_000])
 async def test_many_who_wait_look_no_more_often_together(
     autojump_clock: trio.testing.MockClock, many: int
