@@ -85,6 +85,15 @@ class Fields:
         """Return a whole number."""
         return self._converted(name, _number, default)
 
+    def strict_number(self, name: str) -> int:
+        """Return a whole number that is not spelled as a fraction, as Vault's own paths want it."""
+        if isinstance(self._values.get(name), float):
+            problem = "'' cannot parse value as 'int': strconv.ParseInt: invalid syntax"
+            raise Malformed(
+                f"Field validation failed: error converting input for field {quote(name)}: {problem}"
+            )
+        return self.number(name)
+
     def seconds(self, name: str, default: int = 0) -> int:
         """Return the seconds of a duration that is not negative."""
         return self._converted(name, _positive_seconds, default)
@@ -224,6 +233,8 @@ def _number(value: object) -> int:
             return int(value)
         case int() if value in _INT64:
             return value
+        case float() if value.is_integer() and int(value) in _INT64:
+            return int(value)
         case str() if _INTEGER.fullmatch(value) and whole(value) in _INT64:
             return whole(value)
         case str() | int() | float():

@@ -85,6 +85,7 @@ def make(db: Snapshot, wanted: Wanted, *, accessor: str, now: int) -> Made:
         and fields.flag("renewable", True),
         created_at=now,
         expires_at=now + span.ttl * SECOND if span.ttl else None,
+        uses=_uses(wanted),
         uses_left=_uses(wanted) or None,
     )
     told = (_TOLD_OF_CHOICE,) if secret else ()
@@ -138,7 +139,7 @@ def _kind(wanted: Wanted) -> TokenKind:
 
 
 def _uses(wanted: Wanted) -> int:
-    uses = wanted.fields.number("num_uses")
+    uses = wanted.fields.strict_number("num_uses")
     if uses < 0:
         raise Malformed("number of uses cannot be negative")
     limits = [one for one in (uses, wanted.role.token_num_uses) if one]

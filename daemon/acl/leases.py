@@ -16,21 +16,24 @@ def lease(wanted: int, period: int, limits: tuple[int, ...], elapsed: int = 0) -
     """Return how long a token lives from now on.
 
     It ends at the smallest of the limits, of which 0 is none, counted from its making; `elapsed`
-    is how long ago that was. A period replaces what is wanted; of the limits only the explicit
-    one, which stands first, ends a periodic token, and the mount's, which stands last, is the
-    longest period.
+    is how long ago that was. A period replaces what is wanted. Each limit caps the period, but
+    only the explicit one, which stands first, ends a periodic token.
     """
-    if period:
-        period = min(period, limits[-1] or period)
-        return Lease(max(min(period, limits[0] - elapsed), 0) if limits[0] else period)
     most = min((limit for limit in limits if limit), default=0)
+    if period:
+        capped = min(period, most or period)
+        left = max(min(capped, limits[0] - elapsed), 0) if limits[0] else capped
+        return Lease(left, (_capped("period", period, most),) if capped < period else ())
     if not most or wanted <= most - elapsed:
         return Lease(wanted)
-    warning = (
-        f'TTL of "{short(wanted)}" exceeded the effective max_ttl of "{short(most)}"; '
-        "TTL value is capped accordingly"
+    return Lease(max(most - elapsed, 0), (_capped("TTL", wanted, most),))
+
+
+def _capped(name: str, wanted: int, most: int) -> str:
+    return (
+        f'{name} of "{short(wanted)}" exceeded the effective max_ttl of "{short(most)}"; '
+        f"{name} value is capped accordingly"
     )
-    return Lease(max(most - elapsed, 0), (warning,))
 
 
 def short(seconds: int) -> str:

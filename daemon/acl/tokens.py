@@ -27,7 +27,7 @@ from daemon.clock import Clock
 from storage.errors import Malformed, TooOften, UnknownToken, UnusableToken
 from storage.queries import allocations, entities, mounts, secrets, tokens
 from storage.readers import Snapshot
-from storage.records.acl import Token, TokenKind
+from storage.records.acl import SPENT, WRAPPING, Token, TokenKind
 from storage.records.base import SECOND
 from storage.records.workload import Workload
 from storage.store import Store, unless_full
@@ -113,6 +113,8 @@ class Tokens:
         except UnknownToken:
             self.note_failure(address)
             raise
+        if caller.token.policies == (WRAPPING,):
+            await self._store.write(lambda tx: _spend_wrapping(tx, caller.token.accessor))
         if caller.token.uses_left is None:
             return caller
         return await self._store.write(lambda tx: self._use(tx, secret, address))
@@ -138,8 +140,7 @@ class Tokens:
         if left is None:
             return caller
         tokens.spend(tx, caller.token.accessor)
-        # The last use shows -1, as the peer does: 0 would read as any number (golden: token-limits).
-        spent = msgspec.structs.replace(caller.token, uses_left=left - 1 or -1)
+        spent = msgspec.structs.replace(caller.token, uses_left=left - 1 or SPENT)
         return Caller(spent, caller.grant)
 
     def _resolve(self, db: Snapshot, secret: str, address: str) -> Caller:
@@ -259,6 +260,12 @@ class Tokens:
         """Return when the next token ends, or when it is to be looked for again."""
         latest, time = now + _LONGEST_SLEEP, self._store.read(tokens.next_end)
         return latest if time is None else min(max(time, now), latest)
+
+
+def _spend_wrapping(tx: Transaction, accessor: str) -> None:
+    """Remove a token that holds an answer: it is good for taking the answer, and nothing else."""
+    if tokens.wrapped(tx, accessor):
+        tokens.remove(tx, accessor)
 
 
 def _lives(db: Snapshot, alloc_id: str) -> bool:

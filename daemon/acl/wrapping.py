@@ -15,13 +15,12 @@ from daemon.acl.tokens import Tokens
 from storage.errors import Malformed
 from storage.queries import tokens
 from storage.readers import Snapshot
-from storage.records.acl import Token
+from storage.records.acl import WRAPPING, Token
 from storage.records.base import SECOND
 from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
 
-POLICY = "response-wrapping"
 ONE_TIME = "acl/token/onetime"  # the path of what only `onetime.py` may unwrap
 
 
@@ -53,7 +52,7 @@ async def wrap(
     secret = secret or new_secret()
     token = Token(
         accessor=new_accessor(),
-        policies=(POLICY,),
+        policies=(WRAPPING,),
         path=path,
         parent=parent,
         ttl=ttl * SECOND,

@@ -11,6 +11,7 @@ from daemon.acl.tokens import Issued
 from daemon.api.granted import auth
 from daemon.fields import Fields
 from daemon.identity import mounts
+from daemon.identity.roles import check_network
 from daemon.web import envelope
 from daemon.web.envelope import Answer
 from daemon.web.reply import Reply
@@ -19,7 +20,7 @@ from storage import origin
 from storage.errors import Malformed, NotFound
 from storage.queries import tokens
 from storage.readers import Snapshot
-from storage.records.acl import Token, TokenKind, TokenRole
+from storage.records.acl import SPENT, Token, TokenKind, TokenRole
 from storage.records.base import SECOND
 from storage.records.times import rfc3339
 from storage.writer import Transaction
@@ -200,14 +201,18 @@ async def _renew(call: Call, token: Token, secret: str) -> Answer:
     now = call.parts.clock.now()
 
     def write(tx: Transaction) -> tuple[Token, int, tuple[str, ...]]:
-        present = tokens.find(tx, token.accessor) or token
+        present = tokens.find(tx, token.accessor)
+        if present is None and token.uses_left == SPENT:
+            raise Malformed("token not found")
+        present = present or token
         after, span = renewed(present, increment, _terms(tx, present), now)
         call.parts.tokens.note_end(after.expires_at)
         return tokens.update(tx, after), span.ttl, span.warnings
 
     after, ttl, warnings = await call.parts.store.write(write)
     # The peer forgets here that a token is an orphan (golden: token-self).
-    shown = {**auth(secret, after), "lease_duration": ttl, "orphan": False}
+    uses = after.uses or after.uses_left or 0
+    shown = {**auth(secret, after), "lease_duration": ttl, "orphan": False, "num_uses": uses}
     return Answer(auth=shown, warnings=warnings)
 
 
@@ -332,6 +337,13 @@ def _texts(fields: Fields, name: str) -> tuple[str, ...]:
     return tuple(one for one in fields.texts(name) if one)
 
 
+def _networks(fields: Fields, name: str) -> tuple[str, ...]:
+    found = _texts(fields, name)
+    for one in found:
+        check_network(one)
+    return found
+
+
 _TYPES = frozenset({"service", "batch", "default-service", "default-batch"})
 # What came before the prefix was thought of.
 _RENAMED = {"period": "token_period", "explicit_max_ttl": "token_explicit_max_ttl"}
@@ -344,11 +356,11 @@ _ROLE_FIELDS: dict[str, Callable[[Fields, str], object]] = {
     "orphan": Fields.flag,
     "renewable": Fields.flag,
     "path_suffix": Fields.text,
-    "token_bound_cidrs": _texts,
+    "token_bound_cidrs": _networks,
     "explicit_max_ttl": Fields.seconds,
     "token_explicit_max_ttl": Fields.seconds,
     "token_no_default_policy": Fields.flag,
-    "token_num_uses": Fields.number,
+    "token_num_uses": Fields.strict_number,
     "period": Fields.seconds,
     "token_period": Fields.seconds,
     "token_type": Fields.text,

@@ -12,6 +12,7 @@ from daemon.identity.jwt import Claims, moment
 from daemon.identity.request import LoginRequest
 from daemon.identity.resources import (
     SCALE_SET,
+    SCALE_SET_INSTANCE,
     VIRTUAL_MACHINE,
     ResourceID,
     contains,
@@ -75,7 +76,7 @@ def of_claims(role: LoginRole, claims: Claims, now: int, leeway: int) -> Iterato
 
 
 def _of_groups(bound: Sequence[str], claims: Claims) -> Verdict:
-    groups = claims.groups or []
+    groups = [group or "" for group in claims.groups or ()]
     fits = bound == ANYONE or any(contains(bound, group) for group in groups)
     elsewhere = " (too many for the token: it says where to ask)"
     return Verdict(
@@ -189,10 +190,15 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     is_instance: bool = False  # the claim names an instance of the set: `<set>_<something>`
 
+    def has_name(self, text: str) -> bool:
+        """Return whether a claim names this, wherever that is."""
+        found = parse(text)
+        return found is not None and self._names(found)
+
     def mismatch(self, claim: str, text: str) -> str:
         """Return how a claim differs from this; empty when it agrees."""
         found = parse(text)
-        if found is None or not same(found.type, self.type) or not self._has_name(found):
+        if found is None or not self._names(found):
             return f"{claim} token claim does not match {self.field} {self.value}"
         if not same(found.group, self.group):
             return f"{claim} token claim does not match resource_group_name {self.group}"
@@ -200,7 +206,11 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
             return f"{claim} token claim does not match subscription_id {self.subscription}"
         return ""
 
-    def _has_name(self, found: ResourceID) -> bool:
+    def _names(self, found: ResourceID) -> bool:
+        if same(found.type, SCALE_SET_INSTANCE):  # `…/virtualMachineScaleSets/<set>/…/<number>`
+            return self.type == SCALE_SET and same(found.names[0], self.value)
+        if not same(found.type, self.type):
+            return False
         name = found.name
         if self.is_instance:
             name, _, instance = found.name.rpartition("_")
@@ -220,6 +230,9 @@ def _scale_set_refusal(claims: Claims, request: LoginRequest) -> str:
     refusals = [_disagreement(claims, wanted) for wanted in (flexible, uniform)]
     if not all(refusals):
         return ""
+    for wanted, refusal in ((flexible, refusals[0]), (uniform, refusals[1])):
+        if any(wanted.has_name(text) for text in (claims.xms_az_rid, claims.xms_mirid) if text):
+            return refusal  # the set is the right one, but it is elsewhere
     return (
         f"failed to verify flexible vmss claim: {refusals[0]}\n"
         f"failed to verify uniform vmss claim: {refusals[1]}"
@@ -260,10 +273,15 @@ def _resource_refusal(claims: Claims, request: LoginRequest) -> str:
 # ---- what the cloud says of the resource -----------------------------------------------------------
 
 
-def speaks_of(claims: Claims, resource: ResourceID) -> bool:
-    """Tell whether the token was issued for this resource."""
-    claimed = (parse(claims.xms_az_rid), parse(claims.xms_mirid))
-    return any(one.is_same(resource) for one in claimed if one)
+def speaks_of_another(claims: Claims, resource: ResourceID) -> bool:
+    """Return whether the token says that it was issued on another resource.
+
+    Only `xms_az_rid` says so. `xms_mirid` names the identity, which many resources can share.
+    """
+    if not claims.xms_az_rid:
+        return False
+    claimed = parse(claims.xms_az_rid)
+    return claimed is None or not (claimed.is_same(resource) or claimed.is_part_of(resource))
 
 
 def of_bounds(role: LoginRole, request: LoginRequest, location: str) -> Iterator[Verdict]:

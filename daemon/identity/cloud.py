@@ -1,7 +1,7 @@
 """Look-ups in the cloud: the resource for which a token was issued, and the identities it has.
 
-What does not change is kept for a while: which version of the interface a type of resource has, and
-to which principal an identity belongs. Resources themselves are asked for each time unless the
+What does not change is kept for a while: which version of the interface a type of resource has. Resources
+and the principals of identities themselves are asked for each time unless the
 settings say otherwise, so that a machine that has lost its identity is refused at once; those that
 do not exist are then remembered for a shorter time.
 """
@@ -22,7 +22,7 @@ from storage.records.base import SECOND
 
 T = TypeVar("T")
 
-_STABLE = 300  # seconds for which versions and principals are kept
+_STABLE = 300  # seconds for which versions are kept
 _ABSENT = 10  # seconds at most for which it is kept that there is no such thing
 _MOST = 4096  # answers kept
 _MOST_PAGES = 50
@@ -110,7 +110,7 @@ class ResourceManager:
             raise Refused(f"unable to parse the user assigned identity {quote(text)}")
         url = _url(client, found.path, {"api-version": _IDENTITIES})
         what = "unable to retrieve user assigned identity metadata"
-        answer = await self._asked(client, url, _UserAssigned, what, _STABLE)
+        answer = await self._asked(client, url, _UserAssigned, what, self._keep)
         return answer.properties.principal_id
 
     async def client_ids(self, client: Client, subscription: str, group: str) -> list[str]:

@@ -7,7 +7,7 @@ that stands for itself is accepted where it lives in the group that is named, or
 
 import logging
 
-from daemon.identity.bindings import of_bounds, of_request, speaks_of
+from daemon.identity.bindings import of_bounds, of_request, speaks_of_another
 from daemon.identity.cloud import Resource, ResourceManager
 from daemon.identity.credentials import Client
 from daemon.identity.examination import Examination
@@ -39,19 +39,22 @@ async def inspect(
         principals = await _principals(cloud, client, resource, request)
     oid, appid = claims.oid or "", claims.appid or ""
     with examination.rule("the identity is the resource's", "oid, appid", f"{oid} {appid}"):
-        proven = bool(request.vm_name or request.vmss_name) or _is_of_token(claims, request)
-        if not (proven and oid and contains(principals, oid)):
+        if not (oid and oid in principals) or _is_of_another(claims, request):
             await _check_by_client(cloud, client, role, appid, request)
-    examination.require(of_bounds(role, request, resource.location))
+    # A resource of any type tells no location that can be relied on: the role's bound refuses it.
+    location = resource.location if request.vm_name or request.vmss_name else ""
+    examination.require(of_bounds(role, request, location))
 
 
 def _named(request: LoginRequest) -> str:
     return request.vmss_name or request.vm_name or request.resource_id
 
 
-def _is_of_token(claims: Claims, request: LoginRequest) -> bool:
+def _is_of_another(claims: Claims, request: LoginRequest) -> bool:
+    if request.vm_name or request.vmss_name:  # compared with the claims before
+        return False
     found = parse(request.resource_id)
-    return found is not None and speaks_of(claims, found)
+    return found is None or speaks_of_another(claims, found)
 
 
 async def _look_up(cloud: ResourceManager, client: Client, request: LoginRequest) -> Resource:
@@ -76,8 +79,10 @@ async def _principals(
         raise Refused(f"{kind} client did not return identity information".lstrip())
     principals = [identity.principal_id]
     for name, assigned in (identity.user_assigned_identities or {}).items():
-        # A flexible set names its identities only: who they are is asked one by one.
-        principals.append(assigned.principal_id or await cloud.principal(client, name))
+        principals.append(assigned.principal_id)
+        if request.vmss_name and not assigned.principal_id:
+            # A flexible set names its identities only: who they are is asked one by one.
+            principals.append(await cloud.principal(client, name))
     return [principal for principal in principals if principal]
 
 

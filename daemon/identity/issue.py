@@ -52,5 +52,6 @@ def token_of(proven: Proven, span: Lease, *, accessor: str, now: int) -> Token:
         renewable=is_service,
         created_at=now,
         expires_at=now + span.ttl * SECOND,
+        uses=role.token_num_uses,
         uses_left=role.token_num_uses or None,
     )

@@ -31,6 +31,7 @@ _BASE64URL = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_BITS = range(2048, 8193)  # smaller ones are broken, larger ones take too long
 _ZERO = "0001-01-01 00:00:00 +0000 UTC"
 _LATEST = 253402300799  # the last second of the year 9999
+_MOST_EXACT = 2**53  # beyond it two numbers of JSON may read as one
 
 _Number = int | float | None
 
@@ -49,6 +50,8 @@ class Standard(msgspec.Struct, frozen=True):
     aud: str | list[str] | None = None
     exp: _Number = None
     nbf: _Number = None
+    iat: _Number = None
+    sub: str | None = None
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -57,7 +60,7 @@ class Claims(msgspec.Struct, frozen=True):
     oid: str | None = None
     appid: str | None = None
     nbf: _Number = None
-    groups: list[str] | None = None
+    groups: list[str | None] | None = None
     xms_az_rid: str | None = None
     xms_mirid: str | None = None
     claim_names: dict[str, object] | None = msgspec.field(name="_claim_names", default=None)
@@ -183,7 +186,8 @@ def check_standard(token: Token, *, issuer: str, audience: str, now: int, leeway
     if audience not in audiences:
         listed = " ".join(map(quote, audiences))
         raise Refused(f"oidc: expected audience {quote(audience)} got [{listed}]")
-    if claims.exp is None or (int(claims.exp) + leeway) * SECOND <= now:
+    too_far = claims.exp is not None and claims.exp > _MOST_EXACT
+    if claims.exp is None or too_far or (int(claims.exp) + leeway) * SECOND <= now:
         raise Refused(f"oidc: token is expired (Token Expiry: {moment(claims.exp)})")
     if claims.nbf is not None and (int(claims.nbf) - BEFORE_LEEWAY - leeway) * SECOND > now:
         raise Refused(

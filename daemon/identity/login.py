@@ -95,6 +95,8 @@ class Login:
             raise Invalid("jwt is required")
         if not request.role:
             raise Invalid("role is required")
+        if ".." in request.role:
+            raise Invalid("relative paths not supported")
         name = request.role.lower()
         role = self._store.read(lambda db: identity.role(db, mount.accessor, name))
         if role is None:

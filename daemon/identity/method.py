@@ -25,6 +25,7 @@ from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
 
+MAX_LEEWAY = 600  # seconds: expired tokens must not live on
 MAX_AUDIENCE = 600  # characters; the directory accepts fewer
 
 _KEPT_TEXTS = (
@@ -134,7 +135,10 @@ def _changes(fields: Fields) -> dict[str, object]:
     """Return what a write says. Raises `Malformed` or `Invalid`."""
     defaults = MethodConfig()
     changes: dict[str, object] = {name: fields.text(name) for name in _KEPT_TEXTS if name in fields}
-    changes["root_password_ttl"] = fields.seconds("root_password_ttl", defaults.root_password_ttl)
+    is_given = fields.raw("root_password_ttl") is not None
+    changes["root_password_ttl"] = (
+        fields.seconds("root_password_ttl") if is_given else defaults.root_password_ttl
+    )
     changes["max_retries"] = fields.number("max_retries", defaults.max_retries)
     changes["retry_delay"] = fields.signed_seconds("retry_delay", defaults.retry_delay)
     changes["max_retry_delay"] = fields.signed_seconds("max_retry_delay", defaults.max_retry_delay)
@@ -145,7 +149,9 @@ def _changes(fields: Fields) -> dict[str, object]:
     if "token_file" in fields:
         changes["token_file"] = fields.text("token_file")
     if "clock_leeway" in fields:
-        changes["clock_leeway"] = fields.seconds("clock_leeway")
+        changes["clock_leeway"] = leeway = fields.seconds("clock_leeway")
+        if leeway > MAX_LEEWAY:
+            raise Invalid(f"clock_leeway of {leeway} seconds: at most {MAX_LEEWAY} are allowed")
     for flag in ("look_up_groups", "remove_foreign_passwords"):
         if flag in fields:
             changes[flag] = fields.flag(flag)

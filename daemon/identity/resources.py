@@ -20,6 +20,7 @@ _DOTS = frozenset({".", ".."})
 
 VIRTUAL_MACHINE = "microsoft.compute/virtualmachines"
 SCALE_SET = "microsoft.compute/virtualmachinescalesets"
+SCALE_SET_INSTANCE = f"{SCALE_SET}/virtualmachines"
 
 
 class ResourceID(msgspec.Struct, frozen=True):
@@ -51,6 +52,10 @@ class ResourceID(msgspec.Struct, frozen=True):
     def is_same(self, other: "ResourceID") -> bool:
         """Tell whether both name the same resource."""
         return self.path.lower() == other.path.lower()
+
+    def is_part_of(self, other: "ResourceID") -> bool:
+        """Return whether this is a child of the other resource, as an instance is of its set."""
+        return self.path.lower().startswith(f"{other.path.lower()}/")
 
     def is_within(self, subscription: str, group: str) -> bool:
         """Tell whether the resource is in this group of this subscription."""

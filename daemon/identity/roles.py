@@ -5,6 +5,7 @@ the texts are the peer's (golden: role-validation); a refused write changes noth
 """
 
 from collections.abc import Sequence
+from ipaddress import ip_network
 
 import msgspec
 
@@ -97,8 +98,20 @@ def _changes(fields: Fields) -> dict[str, object]:
 
 
 def _network(text: str) -> str:
-    """Return a network as it is shown: one address without its mask."""
+    """Return a network as it is shown: one address without its mask. Raises `Invalid`."""
+    check_network(text)
     return text.removesuffix("/128") if ":" in text else text.removesuffix("/32")
+
+
+def check_network(text: str) -> None:
+    """Raise `Invalid` unless a text is an address or a network."""
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        raise Invalid(
+            f"error parsing address {quote(text)}: Unable to convert {quote(text)} to an IPv4 or "
+            "IPv6 address, or a UNIX Socket"
+        ) from None
 
 
 def _token_type(text: str) -> str:

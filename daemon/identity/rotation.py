@@ -84,7 +84,8 @@ class Rotations:
             raise Refused("there is no client secret to rotate: this method has none")
         application = await self._graph.application(client)
         now = self._clock.now()
-        ends_at = now + client.settings.config.root_password_ttl * SECOND
+        ttl = client.settings.config.root_password_ttl or MethodConfig().root_password_ttl
+        ends_at = now + ttl * SECOND
         name = f"{_mark(mount)}{next(self._ids)}"
         before = self.state(mount)
         # Should we end before we know the new secret, it is found by its name and removed.

@@ -125,14 +125,19 @@ class SecretsSide:
             return envelope.of_error(error, is_login=is_login)
         if isinstance(answer, Reply):
             return answer
-        answer = _with_warning(answer, endpoint, call.fields)
-        if call.wrap_ttl and not answer.is_empty:
-            wrapped = await wrapping.wrap(call, answer)
-            return envelope.enveloped(wrapped, path="", request_id="")
-        return envelope.enveloped(answer, path=call.name, request_id=origin.current())
+        return await _enveloped(call, _with_warning(answer, endpoint, call.fields))
 
     def _find(self, db: Snapshot, path: str) -> Found | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.is_there(db, one))
+
+
+async def _enveloped(call: Call, answer: Answer) -> Reply:
+    """Return an answer in its envelope, wrapped where the caller asks for that."""
+    if call.wrap_ttl and not answer.is_empty:
+        answer = await wrapping.wrap(call, answer)
+    if answer.wrap_info:
+        return envelope.enveloped(answer, path="", request_id="")
+    return envelope.enveloped(answer, path=call.name, request_id=origin.current())
 
 
 def _is_open(endpoint: Endpoint, operation: Operation) -> bool:
@@ -171,10 +176,14 @@ def _wrap_ttl(headers: Mapping[str, str]) -> int:
     if not text:
         return 0
     try:
-        return max(Fields({"ttl": text}).signed_seconds("ttl"), 0)
+        seconds = Fields({"ttl": text}).signed_seconds("ttl")
     except Malformed as error:
         why = str(error).partition(": ")[2]
         raise Malformed(f"error parsing X-Service-Wrap-TTL header: {why}") from None
+    if seconds < 0:
+        why = "requested wrap ttl cannot be negative"
+        raise Malformed(f"error parsing X-Service-Wrap-TTL header: {why}")
+    return seconds
 
 
 def _capability(call: Call, endpoint: Endpoint | None) -> str:

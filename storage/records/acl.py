@@ -13,6 +13,8 @@ from storage.records.base import Record
 ROOT = "root"  # the policy that allows everything
 DEFAULT = "default"  # the policy that a token of the secrets side has unless told otherwise
 ANONYMOUS = "anonymous"  # the policy, and the accessor, of whoever shows no token
+WRAPPING = "response-wrapping"  # the policy of a token that holds an answer
+SPENT = -1  # uses left during the last use, as Vault shows it: 0 would read as any number
 BUILT_IN = frozenset({ROOT, DEFAULT})
 
 
@@ -48,6 +50,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_at: int
     renewed_at: int | None = None
     expires_at: int | None = None
+    uses: int = 0  # how often it may be used in all; 0: any number
     uses_left: int | None = None
     create_index: int = 0
     modify_index: int = 0

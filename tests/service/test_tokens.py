@@ -93,26 +93,31 @@ async def test_a_role_makes_tokens_and_can_be_changed(guarded: Steward) -> None:
     assert unknown.status_code == 400
 
 
+async def wrap(steward: Steward) -> httpx.Response:
+    """Have something wrapped for a minute."""
+    says, ttl = {"password": "swordfish"}, {"X-Service-Wrap-TTL": "60"}
+    return await ask(steward, SECRET, "POST", "sys/wrapping/wrap", says, **ttl)
+
+
 async def test_a_wrapped_answer_is_given_out_once(guarded: Steward) -> None:
-    answer = await ask(
-        guarded,
-        SECRET,
-        "POST",
-        "sys/wrapping/wrap",
-        {"password": "swordfish"},
-        **{"X-Service-Wrap-TTL": "60"},
-    )
+    answer = await wrap(guarded)
     wrapping = answer.json()["wrap_info"]["token"]
     assert "swordfish" not in answer.text
     kept = b"".join(path.read_bytes() for path in guarded.data_dir.glob("steward.db*"))
     assert b"swordfish" not in kept
-    assert (await ask(guarded, wrapping, "GET", "jobs")).status_code == 403
     again = await ask(guarded, "", "POST", "sys/wrapping/rewrap", {"token": wrapping})
     newer = again.json()["wrap_info"]["token"]
     assert (await ask(guarded, wrapping, "POST", "sys/wrapping/unwrap")).status_code == 400
     first = await ask(guarded, newer, "POST", "sys/wrapping/unwrap")
     assert first.json()["data"] == {"password": "swordfish"}
     assert (await ask(guarded, newer, "POST", "sys/wrapping/unwrap")).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["jobs", "auth/token/lookup-self"])
+async def test_any_other_use_spends_a_wrapping_token(guarded: Steward, path: str) -> None:
+    wrapping = (await wrap(guarded)).json()["wrap_info"]["token"]
+    assert (await ask(guarded, wrapping, "GET", path)).status_code == 403
+    assert (await ask(guarded, wrapping, "POST", "sys/wrapping/unwrap")).status_code == 400
 
 
 async def test_the_bounds_of_a_rule_hold_for_wrapping(guarded: Steward) -> None:

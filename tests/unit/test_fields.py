@@ -151,3 +151,14 @@ def test_a_number_of_thousands_of_digits_is_out_of_range(value: str) -> None:
     for read in (lambda: fields.signed_seconds("ttl"), lambda: fields.number("num_uses")):
         with pytest.raises(Malformed, match="error converting input for field"):
             read()
+
+
+@pytest.mark.parametrize(("value", "number"), [(3.0, 3), (1e2, 100), (-0.0, 0), (True, 1)])
+def test_whole_number_may_be_spelled_as_a_fraction(value: object, number: int) -> None:
+    assert Fields({"n": value}).number("n") == number
+
+
+@pytest.mark.parametrize("value", [1.5, 1e30, "3.0", float("inf")])
+def test_number_that_is_not_whole_or_too_large_is_refused(value: object) -> None:
+    with pytest.raises(Malformed):
+        Fields({"n": value}).number("n")

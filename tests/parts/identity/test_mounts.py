@@ -52,3 +52,19 @@ async def test_move_that_cannot_be_made_changes_nothing(
 async def test_mount_moves_below_its_own_path(login: Login) -> None:
     await move(login, "auth/cloudid/", "auth/cloudid/deeper/")
     assert login.store.read(mounts.paths) == ["cloudid/deeper/"]
+
+
+@pytest.mark.parametrize("network", ["zz", "1.2.3", "300.1.1.1/8", "10.0.0.0/33", "example.org"])
+async def test_role_with_a_bad_network_is_refused_and_unchanged(login: Login, network: str) -> None:
+    await login.role("dev", token_bound_cidrs=["10.0.0.0/8"])
+    with pytest.raises(Invalid, match="error parsing address"):
+        await login.role("dev", token_bound_cidrs=["10.0.0.0/8", network])
+    role = login.store.read(lambda db: identity.role(db, login.mount.accessor, "dev"))
+    assert role is not None
+    assert role.token_bound_cidrs == ["10.0.0.0/8"]
+
+
+async def test_clock_leeway_is_bounded(login: Login) -> None:
+    await login.configure(clock_leeway=600)
+    with pytest.raises(Invalid, match="clock_leeway of 601 seconds"):
+        await login.configure(clock_leeway=601)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from daemon.identity.bindings import of_bounds, of_claims, of_request, speaks_of
+from daemon.identity.bindings import of_bounds, of_claims, of_request, speaks_of_another
 from daemon.identity.jwt import Claims
 from daemon.identity.request import LoginRequest
 from daemon.identity.resources import parse
@@ -265,9 +265,21 @@ def test_a_location_is_compared_without_case(location: str, text: str) -> None:
     assert [one.refusal for one in found] == [text]
 
 
-def test_a_token_speaks_of_the_resource_that_one_of_its_claims_names() -> None:
+@pytest.mark.parametrize(
+    ("claims", "another"),
+    [
+        (Claims(), False),
+        (Claims(xms_mirid=IDENTITY), False),
+        (Claims(xms_mirid=IDENTITY, xms_az_rid=SITE.upper()), False),
+        (Claims(xms_az_rid=f"{SITE}/slots/blue"), False),
+        (Claims(xms_az_rid=f"{SITE}-two"), True),
+        (Claims(xms_az_rid=MACHINE), True),
+        (Claims(xms_az_rid="nonsense"), True),
+    ],
+)
+def test_only_xms_az_rid_says_that_a_token_is_for_another_resource(
+    claims: Claims, another: bool
+) -> None:
     site = parse(SITE)
     assert site is not None
-    assert speaks_of(Claims(xms_mirid=IDENTITY, xms_az_rid=SITE.upper()), site)
-    assert not speaks_of(Claims(xms_mirid=IDENTITY), site)
-    assert not speaks_of(Claims(), site)
+    assert speaks_of_another(claims, site) is another

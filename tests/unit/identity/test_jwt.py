@@ -212,3 +212,13 @@ def _changed(text: str, chance: random.Random) -> str:
     head, _, signature = text.split(".")
     other = json.dumps({**claims(), "oid": str(chance.random())}).encode()
     return f"{head}.{encoded(other)}.{signature}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"iat": "1795000000"}, {"sub": 5}, {"exp": 2**53 + 1}, {"exp": 1e300}, {"exp": 2**63}],
+)
+def test_claim_that_json_readers_take_in_two_ways_is_refused(changes: dict[str, Any]) -> None:
+    accept(signed(claims()))
+    with pytest.raises(Refused):
+        accept(signed(claims(**changes)))
