@@ -13,7 +13,7 @@ from daemon.acl.check import Caller
 from daemon.acl.grant import Grant, NamedPolicy
 from daemon.acl.policies import Rules, for_entity, parse
 from storage.errors import Malformed
-from storage.queries import policies
+from storage.queries import groups, policies
 from storage.readers import Snapshot
 from storage.records.acl import DEFAULT, Token
 from storage.records.codec import encode
@@ -23,7 +23,7 @@ log = logging.getLogger("steward.acl")
 
 MOST = 1000  # sets of policies, or callers; each costs some kilobytes
 
-_Key = tuple[tuple[str, ...], tuple[str, ...], bytes]
+_Key = tuple[tuple[str, ...], tuple[str, ...], bytes, tuple[str, ...]]
 Shown = tuple[bytes, str]  # the hash of a secret, and the address that it comes from
 Moment = tuple[int, int]  # indexes of the last change of a policy, and of a role
 
@@ -43,7 +43,8 @@ class Grants:
             self._moment = moment
             self._grants.clear()
             self._rules.clear()
-        key = (token.policies, token.roles, encode(entity) if entity else b"")
+        by_groups = tuple(groups.policies(db, entity.id)) if entity else ()
+        key = (token.policies, token.roles, encode(entity) if entity else b"", by_groups)
         if key in self._grants:
             self._grants.move_to_end(key)
             return self._grants[key]
@@ -89,8 +90,9 @@ class Callers:
 
 
 def names_of(db: Snapshot, token: Token, entity: Entity | None = None) -> list[str]:
-    """Return the names of all policies of a token: its own, its roles' and its entity's."""
-    names = dict.fromkeys([*token.policies, *(entity.policies if entity else ())])
+    """Return the names of all policies of a token: its own, its roles', its entity's and groups'."""
+    of_entity = [*entity.policies, *groups.policies(db, entity.id)] if entity else []
+    names = dict.fromkeys([*token.policies, *of_entity])
     for role_id in token.roles:
         role = policies.find_role(db, role_id)
         names.update(dict.fromkeys(link.name for link in (role.policies if role else None) or ()))

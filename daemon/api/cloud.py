@@ -124,7 +124,9 @@ async def login(call: Call) -> Answer:
     """Let somebody in who proves who they are."""
     request = request_of(call.fields)
     done = await (await _methods(call)).login(_mount(call), request, call.address)
-    return Answer(auth=auth(done.secret, done.token, done.entity.policies), warnings=done.warnings)
+    return Answer(
+        auth=auth(done.secret, done.token, done.identity_policies), warnings=done.warnings
+    )
 
 
 async def explain(call: Call) -> Answer:

@@ -7,10 +7,21 @@ from daemon.web.late import LateModule
 from daemon.web.request import Endpoint
 
 if TYPE_CHECKING:
-    from daemon.api import cloud, entities, mounts, oidc, policies, system, tokens, wrapping
+    from daemon.api import (
+        cloud,
+        entities,
+        groups,
+        mounts,
+        oidc,
+        policies,
+        system,
+        tokens,
+        wrapping,
+    )
 else:  # each is imported when it is first asked for something
     cloud = LateModule("daemon.api.cloud")
     entities = LateModule("daemon.api.entities")
+    groups = LateModule("daemon.api.groups")
     mounts = LateModule("daemon.api.mounts")
     oidc = LateModule("daemon.api.oidc")
     policies = LateModule("daemon.api.policies")
@@ -123,6 +134,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/auth/{mount}/explain", write=cloud.explain),
     Endpoint("/v1/auth/{mount}/rotate-root", write=cloud.rotate_secret),
     Endpoint("/v1/auth/{mount}/rotation", read=cloud.read_rotation),
+    Endpoint("/v1/identity/entity", write=entities.create),
     Endpoint("/v1/identity/entity/id", list=entities.index),
     Endpoint(
         "/v1/identity/entity/id/{entity}",
@@ -130,7 +142,45 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         write=entities.change,
         delete=entities.remove,
     ),
-    Endpoint("/v1/identity/entity/name/{entity}", read=entities.read_by_name),
+    Endpoint("/v1/identity/entity/name", list=entities.names),
+    Endpoint(
+        "/v1/identity/entity/name/{entity}",
+        read=entities.read_by_name,
+        write=entities.write_by_name,
+        delete=entities.remove_by_name,
+    ),
+    Endpoint("/v1/identity/entity-alias", write=entities.create_alias),
+    Endpoint("/v1/identity/entity-alias/id", list=entities.aliases),
+    Endpoint(
+        "/v1/identity/entity-alias/id/{alias}",
+        read=entities.read_alias,
+        write=entities.change_alias,
+        delete=entities.remove_alias,
+    ),
+    Endpoint("/v1/identity/group", write=groups.create),
+    Endpoint("/v1/identity/group/id", list=groups.index),
+    Endpoint(
+        "/v1/identity/group/id/{group}",
+        read=groups.read,
+        write=groups.change,
+        delete=groups.remove,
+    ),
+    Endpoint("/v1/identity/group/name", list=groups.names),
+    Endpoint(
+        "/v1/identity/group/name/{group}",
+        read=groups.read_by_name,
+        write=groups.write_by_name,
+        delete=groups.remove_by_name,
+    ),
+    Endpoint("/v1/identity/lookup/group", write=groups.look_up),
+    Endpoint("/v1/identity/group-alias", write=groups.create_alias),
+    Endpoint("/v1/identity/group-alias/id", list=groups.aliases),
+    Endpoint(
+        "/v1/identity/group-alias/id/{alias}",
+        read=groups.read_alias,
+        write=groups.change_alias,
+        delete=groups.remove_alias,
+    ),
     Endpoint("/v1/identity/lookup/entity", write=entities.look_up),
     Endpoint("/v1/identity/oidc/config", read=oidc.read_config, write=oidc.write_config),
     Endpoint("/v1/identity/oidc/key/{key}", read=oidc.read_key),

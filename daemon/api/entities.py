@@ -2,21 +2,23 @@
 
 from collections.abc import Callable
 
-import msgspec
-
+from daemon.fields import Fields
+from daemon.identity import entities as written
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
-from storage.errors import Malformed, NotFound
-from storage.queries import entities, mounts
+from storage.errors import Invalid, Malformed, NotFound
+from storage.queries import entities, groups, mounts
 from storage.readers import Snapshot
 from storage.records.identity import Alias, Entity
 from storage.records.times import rfc3339
 from storage.writer import Transaction
 
-_ALWAYS = "default"
+Find = Callable[[Snapshot], Entity | None]
 
 
 def _shown(db: Snapshot, entity: Entity) -> dict[str, object]:
+    direct = groups.parents(db, entity.id)
+    every = sorted(group.id for group in groups.above(db, entity.id))
     return {
         "id": entity.id,
         "name": entity.name,
@@ -25,9 +27,9 @@ def _shown(db: Snapshot, entity: Entity) -> dict[str, object]:
         "metadata": entity.metadata,
         "disabled": entity.is_disabled,
         "namespace_id": "root",
-        "group_ids": [],
-        "direct_group_ids": [],
-        "inherited_group_ids": [],
+        "group_ids": [*direct, *(one for one in every if one not in direct)],
+        "direct_group_ids": direct,
+        "inherited_group_ids": [one for one in every if one not in direct],
         "merged_entity_ids": None,
         "creation_time": rfc3339(entity.created_at),
         "last_update_time": rfc3339(entity.updated_at),
@@ -40,8 +42,8 @@ def _alias(db: Snapshot, alias: Alias) -> dict[str, object]:
         "id": alias.id,
         "canonical_id": alias.entity_id,
         "name": alias.name,
-        "metadata": alias.metadata,
-        "custom_metadata": None,
+        "metadata": alias.metadata or None,
+        "custom_metadata": alias.custom_metadata,
         "local": bool(mount and mount.local),
         "mount_accessor": alias.mount,
         "mount_path": f"auth/{mount.path}" if mount else "",
@@ -74,7 +76,28 @@ async def read_by_name(call: Call) -> Answer:
 
 async def index(call: Call) -> Answer:
     """List the identifiers of all entities."""
-    found = call.parts.store.read(entities.ids)
+
+    def look(db: Snapshot) -> dict[str, object]:
+        return {
+            entity.id: {
+                "name": entity.name,
+                "aliases": [
+                    {"id": one.id, "mount_accessor": one.mount, "name": one.name}
+                    for one in entities.aliases(db, entity.id)
+                ],
+            }
+            for entity in entities.every(db)
+        }
+
+    found = call.parts.store.read(look)
+    if not found:
+        raise NotFound("")
+    return Answer(data={"keys": list(found), "key_info": found})
+
+
+async def names(call: Call) -> Answer:
+    """List the names of all entities."""
+    found = sorted(entity.name for entity in call.parts.store.read(entities.every))
     if not found:
         raise NotFound("")
     return Answer(data={"keys": found})
@@ -90,7 +113,7 @@ async def look_up(call: Call) -> Answer:
         return _or_nothing(call, lambda db: entities.find(db, identifier))
     if name := fields.text("name"):
         return _or_nothing(call, lambda db: entities.by_name(db, name))
-    raise Malformed("query parameter not supplied: one of id, name, alias_name")
+    raise Malformed("query parameter not supplied")
 
 
 def _of_alias(db: Snapshot, accessor: str, name: str) -> Entity | None:
@@ -106,37 +129,118 @@ def _or_nothing(call: Call, find: Callable[[Snapshot], Entity | None]) -> Answer
         return Answer()
 
 
+async def create(call: Call) -> Answer:
+    """Create an entity, or change the one with the identifier or name in the request."""
+    fields = call.fields
+    if entity_id := fields.text("id"):
+        return await _write(call, _by_id(entity_id), fields)
+    return await _write(call, lambda db: entities.by_name(db, fields.text("name")), fields)
+
+
 async def change(call: Call) -> Answer:
     """Change the policies of an entity, what is noted of it, or whether it is let in."""
-    fields = call.fields
-    changes: dict[str, object] = {"updated_at": call.parts.clock.now()}
-    if "policies" in fields:
-        names = (name.lower() for name in fields.texts("policies"))
-        changes["policies"] = sorted({name for name in names if name} - {_ALWAYS})
-    if "disabled" in fields:
-        changes["is_disabled"] = fields.flag("disabled")
-    if "metadata" in fields:
-        changes["metadata"] = fields.pairs("metadata")
-    if fields.text("name"):
-        changes["name"] = fields.text("name")
+    return await _write(call, _by_id(call["entity"]), call.fields)
 
-    def write(tx: Transaction) -> None:
-        entity = entities.find(tx, call["entity"])
+
+async def write_by_name(call: Call) -> Answer:
+    """Create the entity of a name, or change it."""
+    name = call["entity"]
+    fields = Fields({**call.fields.values, "name": name})
+    return await _write(call, lambda db: entities.by_name(db, name), fields)
+
+
+def _by_id(entity_id: str) -> Find:
+    def find(db: Snapshot) -> Entity:
+        entity = entities.find(db, entity_id)
         if entity is None:
-            raise Malformed(f"no entity has the identifier {call['entity']}")
-        after = msgspec.structs.replace(entity, **changes)
-        taken = entities.by_name(tx, after.name)
-        if taken and taken.id != entity.id:
-            raise Malformed(f"another entity is named {after.name!r}")
-        if "root" in after.policies:
-            raise Malformed("policies cannot contain root")
-        entities.put(tx, after)
+            raise Malformed(f"no entity has the identifier {entity_id}")
+        return entity
 
-    await call.parts.store.write(write)
-    return Answer()
+    return find
+
+
+async def _write(call: Call, find: Find, fields: Fields) -> Answer:
+    new_id, now = next(call.parts.ids), call.parts.clock.now()
+
+    def write(tx: Transaction) -> Entity:
+        return written.write(tx, find(tx), fields, new_id=new_id, now=now)
+
+    entity = await call.parts.store.write(write)
+    if entity.id != new_id:
+        return Answer()
+    return Answer(data={"id": entity.id, "name": entity.name, "aliases": None})
 
 
 async def remove(call: Call) -> Answer:
     """Remove an entity; its tokens are of no use any more."""
     await call.parts.store.write(lambda tx: entities.remove(tx, call["entity"]))
+    return Answer()
+
+
+async def remove_by_name(call: Call) -> Answer:
+    """Remove the entity of a name; its tokens are of no use any more."""
+
+    def write(tx: Transaction) -> None:
+        if entity := entities.by_name(tx, call["entity"]):
+            entities.remove(tx, entity.id)
+
+    await call.parts.store.write(write)
+    return Answer()
+
+
+# --- aliases ---
+
+
+async def aliases(call: Call) -> Answer:
+    """List the aliases of all entities."""
+    shown = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
+
+    def look(db: Snapshot) -> dict[str, object]:
+        every = {one.id: _alias(db, one) for one in entities.every_alias(db)}
+        return {key: {name: one[name] for name in shown} for key, one in every.items()}
+
+    found = call.parts.store.read(look)
+    if not found:
+        raise NotFound("")
+    return Answer(data={"keys": list(found), "key_info": found})
+
+
+async def read_alias(call: Call) -> Answer:
+    """Show the alias of an entity."""
+
+    def look(db: Snapshot) -> dict[str, object]:
+        alias = entities.alias_by_id(db, call["alias"])
+        if alias is None:
+            raise NotFound("")
+        return {**_alias(db, alias), "namespace_id": "root"}
+
+    return Answer(data=call.parts.store.read(look))
+
+
+async def create_alias(call: Call) -> Answer:
+    """Create an alias of an entity, so that a login finds the entity prepared for it."""
+    return await _write_alias(call, call.fields.text("id"))
+
+
+async def change_alias(call: Call) -> Answer:
+    """Change an alias of an entity."""
+    return await _write_alias(call, call["alias"])
+
+
+async def _write_alias(call: Call, alias_id: str) -> Answer:
+    new_id, now = next(call.parts.ids), call.parts.clock.now()
+
+    def write(tx: Transaction) -> Alias:
+        before = entities.alias_by_id(tx, alias_id) if alias_id else None
+        if alias_id and before is None:
+            raise Invalid("invalid alias ID")
+        return written.write_alias(tx, before, call.fields, new_id=new_id, now=now)
+
+    alias = await call.parts.store.write(write)
+    return Answer(data={"id": alias.id, "canonical_id": alias.entity_id})
+
+
+async def remove_alias(call: Call) -> Answer:
+    """Remove an alias; its entity stays."""
+    await call.parts.store.write(lambda tx: entities.remove_alias(tx, call["alias"]))
     return Answer()

@@ -10,7 +10,7 @@ from daemon.acl.keyring import new_accessor, new_secret
 from daemon.acl.tokens import Issued
 from daemon.api.granted import auth
 from daemon.fields import Fields
-from daemon.identity import mounts
+from daemon.identity import groups, mounts
 from daemon.identity.roles import check_network
 from daemon.web import envelope
 from daemon.web.envelope import Answer
@@ -160,10 +160,18 @@ def _described(call: Call, token: Token, secret: str) -> dict[str, object]:
         shown["period"] = token.period // SECOND
     if token.role:
         shown["role"] = token.role
+    if by_identity := _of_identity(call, token):
+        shown["identity_policies"] = by_identity
+        shown["external_namespace_policies"] = {}
     if token.renewed_at is not None:
         shown["last_renewal"] = rfc3339(token.renewed_at)
         shown["last_renewal_time"] = token.renewed_at // SECOND
     return shown
+
+
+def _of_identity(call: Call, token: Token) -> list[str]:
+    """Return the policies that a token has by its entity and the entity's groups."""
+    return call.parts.store.read(lambda db: groups.identity_policies(db, token.entity_id))
 
 
 async def accessors(call: Call) -> Answer:
@@ -212,7 +220,13 @@ async def _renew(call: Call, token: Token, secret: str) -> Answer:
     after, ttl, warnings = await call.parts.store.write(write)
     # The peer forgets here that a token is an orphan (golden: token-self).
     uses = after.uses or after.uses_left or 0
-    shown = {**auth(secret, after), "lease_duration": ttl, "orphan": False, "num_uses": uses}
+    by_identity = _of_identity(call, after)
+    shown = {
+        **auth(secret, after, by_identity),
+        "lease_duration": ttl,
+        "orphan": False,
+        "num_uses": uses,
+    }
     return Answer(auth=shown, warnings=warnings)
 
 

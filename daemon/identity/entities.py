@@ -4,9 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from storage.errors import Denied
-from storage.queries import entities
+from daemon.fields import Fields
+from daemon.identity import groups as groups_of
+from daemon.jobspec.gotext import quote
+from storage.errors import Denied, Invalid, Malformed
+from storage.queries import entities, mounts
 from storage.readers import Snapshot
+from storage.records.acl import DEFAULT
 from storage.records.identity import Alias, Entity
 from storage.writer import Transaction
 
@@ -29,6 +33,7 @@ def note_login(
         entities.put(tx, entity)
     if before is None or before.metadata != alias.metadata:
         entities.put_alias(tx, _renewed(before, alias) if before else alias)
+    groups_of.note_login(tx, alias.mount, entity.id, groups)
     return entity
 
 
@@ -53,7 +58,12 @@ def _new(alias: Alias, groups: Sequence[str]) -> Entity:
 
 def _renewed(before: Alias, alias: Alias) -> Alias:
     """Return an alias with what the latest login says of it."""
-    return msgspec.structs.replace(before, metadata=alias.metadata, updated_at=alias.updated_at)
+    return msgspec.structs.replace(
+        before,
+        metadata=alias.metadata,
+        custom_metadata=before.custom_metadata or None,
+        updated_at=alias.updated_at,
+    )
 
 
 def alias_of(
@@ -69,3 +79,61 @@ def alias_of(
         created_at=now,
         updated_at=now,
     )
+
+
+def write(
+    tx: Transaction, before: Entity | None, fields: Fields, *, new_id: str, now: int
+) -> Entity:
+    """Create an entity, or change what a request names of one. Raises an error of ours."""
+    name = fields.text("name") or (before.name if before else f"entity_{new_id[:8]}.root")
+    changes: dict[str, object] = {"name": name, "updated_at": now}
+    if "policies" in fields:
+        changes["policies"] = [one for one in groups_of.policies_of(fields) if one != DEFAULT]
+    if "disabled" in fields:
+        changes["is_disabled"] = fields.flag("disabled")
+    if "metadata" in fields:
+        changes["metadata"] = fields.pairs("metadata")
+    entity = before or Entity(id=new_id, name=name, created_at=now, updated_at=now)
+    same = entities.by_name(tx, name)
+    if same and same.id != entity.id:
+        raise Malformed(f"another entity is named {name!r}")
+    changed = msgspec.structs.replace(entity, **changes)
+    entities.put(tx, changed)
+    return changed
+
+
+def write_alias(
+    tx: Transaction, before: Alias | None, fields: Fields, *, new_id: str, now: int
+) -> Alias:
+    """Create an alias, or change one. Raises `Invalid`."""
+    name = fields.text("name") or (before.name if before else "")
+    mount = fields.text("mount_accessor") or (before.mount if before else "")
+    if not (name and mount):
+        raise Invalid("'id' or 'mount_accessor' and 'name' must be provided")
+    if mounts.by_accessor(tx, mount) is None:
+        raise Invalid(f"invalid mount accessor {quote(mount)}")
+    same = entities.alias(tx, mount, name)
+    if before and same and same.id != before.id:
+        raise Invalid(f"another alias has the name {quote(name)} at that mount")
+    before = before or same
+    entity_id = fields.text("canonical_id") or (before.entity_id if before else "")
+    if entities.find(tx, entity_id) is None:
+        raise Invalid("invalid canonical ID")
+    kept = before or Alias(
+        id=new_id, entity_id=entity_id, mount=mount, name=name, created_at=now, updated_at=now
+    )
+    others = (one for one in entities.aliases(tx, entity_id) if one.id != kept.id)
+    if any(one.mount == mount for one in others):
+        raise Invalid("Alias already exists for requested entity and mount")
+    custom = fields.pairs("custom_metadata") if "custom_metadata" in fields else {}
+    changed = msgspec.structs.replace(
+        kept,
+        entity_id=entity_id,
+        mount=mount,
+        name=name,
+        custom_metadata=custom or kept.custom_metadata or {},
+        updated_at=now,
+    )
+    entities.remove_alias(tx, changed.id)
+    entities.put_alias(tx, changed)
+    return changed

@@ -15,7 +15,7 @@ from daemon.acl.tokens import Tokens, is_within
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.fields import Fields
-from daemon.identity import entities, issue, method, mounts
+from daemon.identity import entities, groups, issue, method, mounts
 from daemon.identity.cloud import ResourceManager
 from daemon.identity.credentials import Credentials
 from daemon.identity.directory import Directories
@@ -46,6 +46,7 @@ class LoggedIn(msgspec.Struct, frozen=True):
     secret: str
     token: Token
     entity: Entity
+    identity_policies: Sequence[str]  # of the entity and its groups
     warnings: Sequence[str]
 
 
@@ -170,7 +171,8 @@ class Methods:
             whole = msgspec.structs.replace(token, entity_id=entity.id)
             if whole.kind is TokenKind.SERVICE:
                 whole = self._tokens.add(tx, whole, secret)
-            return LoggedIn(secret, whole, entity, span.warnings)
+            given = groups.identity_policies(tx, entity.id)
+            return LoggedIn(secret, whole, entity, given, span.warnings)
 
         done = await self._store.write(write)
         if done.token.kind is TokenKind.SERVICE:

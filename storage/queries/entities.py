@@ -11,7 +11,7 @@ from storage.writer import Transaction
 
 _FIND = "SELECT document FROM entities WHERE id = :id"
 _BY_NAME = "SELECT document FROM entities WHERE name = :name"
-_IDS = "SELECT id FROM entities ORDER BY id"
+_EVERY = "SELECT document FROM entities ORDER BY id"
 _PUT = """
     INSERT INTO entities (id, name, document) VALUES (:id, :name, :document)
     ON CONFLICT (id) DO UPDATE SET name = excluded.name, document = excluded.document
@@ -23,8 +23,11 @@ _ALIASES = "SELECT document FROM entity_aliases WHERE entity_id = :entity_id ORD
 _PUT_ALIAS = """
     INSERT INTO entity_aliases (mount, name, id, entity_id, document)
     VALUES (:mount, :name, :id, :entity_id, :document)
-    ON CONFLICT (mount, name) DO UPDATE SET document = excluded.document
+    ON CONFLICT (mount, name) DO UPDATE
+       SET id = excluded.id, entity_id = excluded.entity_id, document = excluded.document
 """
+_REMOVE_ALIAS = "DELETE FROM entity_aliases WHERE id = :id"
+_EVERY_ALIAS = "SELECT document FROM entity_aliases ORDER BY id"
 
 
 def _entity(row: sqlite3.Row | None) -> Entity | None:
@@ -41,9 +44,9 @@ def by_name(db: Snapshot, name: str) -> Entity | None:
     return _entity(db.one(_BY_NAME, {"name": name}))
 
 
-def ids(db: Snapshot) -> list[str]:
-    """Return the identifiers of all entities."""
-    return [row["id"] for row in db.all(_IDS)]
+def every(db: Snapshot) -> list[Entity]:
+    """Return all entities, by identifier."""
+    return [msgspec.json.decode(row["document"], type=Entity) for row in db.all(_EVERY)]
 
 
 def put(tx: Transaction, entity: Entity) -> None:
@@ -92,3 +95,14 @@ def put_alias(tx: Transaction, one: Alias) -> None:
             "document": encode(one).decode(),
         },
     )
+
+
+def every_alias(db: Snapshot) -> list[Alias]:
+    """Return the aliases of all entities, by identifier."""
+    return [msgspec.json.decode(row["document"], type=Alias) for row in db.all(_EVERY_ALIAS)]
+
+
+def remove_alias(tx: Transaction, alias_id: str) -> None:
+    """Remove an alias; its entity stays."""
+    tx.execute(_REMOVE_ALIAS, {"id": alias_id})
+    tx.touch("entities")

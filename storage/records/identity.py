@@ -145,6 +145,7 @@ class Alias(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     mount: str  # accessor
     name: str
     metadata: dict[str, str] = {}
+    custom_metadata: dict[str, str] | None = None  # from people
     created_at: int
     updated_at: int
 
@@ -158,6 +159,33 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     metadata: dict[str, str] | None = None
     is_disabled: bool = False
     groups: list[str] = []  # of the directory, at the last login
+    created_at: int
+    updated_at: int
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A group of entities and groups; its members are rows of their own. Times are nanoseconds."""
+
+    id: str
+    name: str
+    type: str = "internal"  # of an `external` one the directory decides who is a member
+    policies: list[str] = []
+    metadata: dict[str, str] | None = None
+    has_had_entities: bool = False  # then an empty list is shown, else null
+    has_had_groups: bool = False
+    has_had_parents: bool = False
+    version: int = 1  # counts the changes
+    created_at: int
+    updated_at: int
+
+
+class GroupAlias(msgspec.Struct, frozen=True, kw_only=True):
+    """The name of a group in the `groups` claim of a mount's tokens. Times are nanoseconds."""
+
+    id: str
+    group_id: str
+    mount: str  # accessor
+    name: str
     created_at: int
     updated_at: int
 

@@ -224,7 +224,7 @@ async def test_explain_shows_each_rule_and_lets_nobody_in(login: Login, cloud: C
         one.rule for one in examination.verdicts
     }
     assert login.store.read(tokens.every) == []
-    assert login.store.read(entities.ids) == []
+    assert login.store.read(entities.every) == []
 
 
 async def test_explain_names_the_rule_that_is_broken(login: Login, cloud: Cloud) -> None:

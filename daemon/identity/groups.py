@@ -1,0 +1,156 @@
+"""Groups of entities: what may be written, and who becomes a member by logging in.
+
+An internal group lists its members. Of an external group, the `groups` claim decides: a login whose
+claim holds the name of the group's alias makes the entity a member, the next login without it ends
+that.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from daemon.fields import Fields
+from daemon.jobspec.gotext import quote
+from storage.errors import Invalid, Malformed, Refused
+from storage.queries import entities, groups, mounts
+from storage.readers import Snapshot
+from storage.records.acl import ROOT
+from storage.records.identity import Group, GroupAlias
+from storage.writer import Transaction
+
+MOST_MEMBERS = 10_000  # of one group that a request can name
+_TYPES = ("internal", "external")
+
+
+def policies_of(fields: Fields) -> list[str]:
+    """Return the policies that a request gives an entity or a group. Raises `Malformed`."""
+    names = sorted({name.lower() for name in fields.texts("policies") if name})
+    if ROOT in names:
+        raise Malformed("policies cannot contain root")
+    return names
+
+
+def write(tx: Transaction, before: Group | None, fields: Fields, *, new_id: str, now: int) -> Group:
+    """Create a group, or change what a request names of one. Raises an error of ours."""
+    kind = fields.text("type") or (before.type if before else _TYPES[0])
+    if kind not in _TYPES:
+        raise Invalid(f"invalid group type {quote(kind)}")
+    if before and kind != before.type:
+        raise Invalid("group type cannot be changed")
+    name = fields.text("name") or (before.name if before else f"group_{new_id[:8]}.root")
+    group = before or Group(id=new_id, name=name, type=kind, created_at=now, updated_at=now)
+    same = groups.by_name(tx, name)
+    if same and same.id != group.id:
+        raise Invalid("group name is already in use")
+    changes: dict[str, object] = {"name": name, "updated_at": now}
+    if before:
+        changes["version"] = before.version + 1
+    if "policies" in fields:
+        changes["policies"] = policies_of(fields)
+    if "metadata" in fields:
+        changes["metadata"] = fields.pairs("metadata") or None
+    if "member_entity_ids" in fields:
+        changes["has_had_entities"] = True
+    if "member_group_ids" in fields:
+        changes["has_had_groups"] = True
+    group = msgspec.structs.replace(group, **changes)
+    groups.put(tx, group)
+    _set_entities(tx, group, fields)
+    _set_groups(tx, group, fields)
+    return group
+
+
+def _set_entities(tx: Transaction, group: Group, fields: Fields) -> None:
+    if "member_entity_ids" not in fields:
+        return
+    wanted = _bounded(fields, "member_entity_ids")
+    if group.type == "external":
+        raise Invalid("member entities can't be set manually for external groups")
+    for one in wanted:
+        if entities.find(tx, one) is None:
+            raise Refused(f"invalid entity ID {quote(one)}")
+    groups.set_members(tx, group.id, wanted, are_groups=False)
+
+
+def _set_groups(tx: Transaction, group: Group, fields: Fields) -> None:
+    if "member_group_ids" not in fields:
+        return
+    wanted = _bounded(fields, "member_group_ids")
+    if group.type == "external":
+        raise Invalid("member groups can't be set for external groups")
+    forbidden = {group.id, *(one.id for one in groups.above(tx, group.id))}
+    before = set(groups.members(tx, group.id, are_groups=True))
+    for one in wanted:
+        member = groups.find(tx, one)
+        if member is None:
+            raise Refused(f"invalid group ID {quote(one)}")
+        if one in forbidden:
+            raise Refused(f"cyclic relationship detected for member group ID {quote(one)}")
+        if one not in before:
+            version = member.version + 1
+            groups.put(tx, msgspec.structs.replace(member, has_had_parents=True, version=version))
+    groups.set_members(tx, group.id, wanted, are_groups=True)
+
+
+def _bounded(fields: Fields, name: str) -> list[str]:
+    found = [one for one in fields.texts(name) if one]
+    if len(found) > MOST_MEMBERS:
+        raise Invalid(f"{name} has {len(found)} entries: at most {MOST_MEMBERS} are allowed")
+    return found
+
+
+def write_alias(
+    tx: Transaction, before: GroupAlias | None, fields: Fields, *, new_id: str, now: int
+) -> GroupAlias:
+    """Create the alias of an external group, or change it. Raises `Invalid`."""
+    name, mount = fields.text("name"), fields.text("mount_accessor")
+    if not name:
+        raise Invalid("missing alias name")
+    if not mount:
+        raise Invalid("missing mount_accessor")
+    if mounts.by_accessor(tx, mount) is None:
+        raise Invalid(f"invalid mount accessor {quote(mount)}")
+    group = groups.find(tx, fields.text("canonical_id") or (before.group_id if before else ""))
+    if group is None:
+        raise Invalid("invalid group ID given in 'canonical_id'")
+    if group.type != "external":
+        raise Invalid("alias can't be set on an internal group")
+    before = before or groups.alias_of(tx, group.id)
+    same = groups.alias_by_name(tx, mount, name)
+    if same and (before is None or same.id != before.id):
+        raise Invalid("group alias name already in use")
+    of_group = groups.alias_of(tx, group.id)
+    if before and of_group and of_group.id != before.id:
+        raise Invalid("the group has another alias")
+    alias = GroupAlias(
+        id=before.id if before else new_id,
+        group_id=group.id,
+        mount=mount,
+        name=name,
+        created_at=before.created_at if before else now,
+        updated_at=now,
+    )
+    groups.put_alias(tx, alias)
+    groups.put(tx, msgspec.structs.replace(group, version=group.version + 1, updated_at=now))
+    return alias
+
+
+def note_login(tx: Transaction, mount: str, entity_id: str, claimed: Sequence[str]) -> None:
+    """Make an entity a member of the external groups that its login claims, and of no others."""
+    for alias in groups.aliases_of_mount(tx, mount):
+        group = groups.find(tx, alias.group_id)
+        if group is None:
+            continue
+        if alias.name in claimed:
+            has_changed = groups.add_member(tx, group.id, entity_id, is_group=False)
+        else:
+            has_changed = groups.remove_member(tx, group.id, entity_id)
+        if has_changed:
+            version = group.version + 1
+            groups.put(tx, msgspec.structs.replace(group, has_had_entities=True, version=version))
+
+
+def identity_policies(db: Snapshot, entity_id: str) -> list[str]:
+    """Return the policies that an entity gives its tokens: its own and those of its groups."""
+    entity = entities.find(db, entity_id) if entity_id else None
+    return sorted({*entity.policies, *groups.policies(db, entity.id)}) if entity else []

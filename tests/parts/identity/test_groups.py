@@ -1,0 +1,132 @@
+"""Groups: whose policies they give, and when that ends."""
+
+import pytest
+
+from daemon.fields import Fields
+from daemon.identity import entities, groups, mounts
+from storage.errors import Invalid, Refused, StewardError
+from storage.queries import entities as stored_entities
+from storage.queries import groups as stored
+from storage.records.identity import Group
+from tests.parts.identity.conftest import PRINCIPAL, Cloud, Login
+
+CLAIM = "11111111-aaaa-4000-8000-000000000001"
+
+
+async def write(login: Login, new_id: str, before: Group | None = None, **fields: object) -> Group:
+    given = Fields(fields)
+    return await login.store.write(lambda tx: groups.write(tx, before, given, new_id=new_id, now=1))
+
+
+async def external(login: Login) -> None:
+    """Create an external group with a policy, named as a claim names it."""
+    await write(login, "g", type="external", policies="admin")
+    alias = Fields({"name": CLAIM, "mount_accessor": login.mount.accessor, "canonical_id": "g"})
+    await login.store.write(lambda tx: groups.write_alias(tx, None, alias, new_id="a", now=1))
+
+
+def policies(login: Login, entity_id: str) -> list[str]:
+    return login.store.read(lambda db: groups.identity_policies(db, entity_id))
+
+
+async def test_policies_of_inner_groups_come_from_all_groups_above(
+    login: Login, cloud: Cloud
+) -> None:
+    entity = (await login.log_in(cloud.mint())).entity
+    await write(login, "g1", policies="one", member_entity_ids=[entity.id])
+    await write(login, "g2", policies="two", member_group_ids=["g1"])
+    await write(login, "g3", policies="three", member_group_ids=["g2"])
+    assert policies(login, entity.id) == ["one", "three", "two"]
+    assert (await login.log_in(cloud.mint())).identity_policies == ["one", "three", "two"]
+
+
+@pytest.mark.parametrize("member", ["g1", "g2", "g3"])
+async def test_group_cannot_be_within_itself(login: Login, member: str) -> None:
+    first = await write(login, "g3")
+    await write(login, "g2", member_group_ids=["g3"])
+    await write(login, "g1", member_group_ids=["g2"])
+    with pytest.raises(Refused, match="cyclic relationship"):
+        await write(login, "", first, member_group_ids=[member])
+    assert login.store.read(lambda db: stored.members(db, "g3", are_groups=True)) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "strange"},
+        {"policies": ["root"]},
+        {"type": "external", "member_entity_ids": ["x"]},
+        {"type": "external", "member_group_ids": ["x"]},
+        {"member_entity_ids": ["unknown"]},
+        {"member_group_ids": ["unknown"]},
+        {"member_entity_ids": [str(number) for number in range(10_001)]},
+    ],
+)
+async def test_group_that_makes_no_sense_is_refused_whole(
+    login: Login, fields: dict[str, object]
+) -> None:
+    with pytest.raises(StewardError):
+        await write(login, "g", **fields)
+    assert login.store.read(stored.every) == []
+
+
+async def test_claim_makes_a_member_and_its_absence_ends_that(login: Login, cloud: Cloud) -> None:
+    await external(login)
+    with_claim, without = cloud.mint(claims={"groups": ["x", CLAIM]}), cloud.mint()
+    done = await login.log_in(with_claim)
+    assert done.identity_policies == ["admin"]
+    assert (await login.log_in(without)).identity_policies == []
+    assert policies(login, done.entity.id) == []
+
+
+async def test_removed_alias_ends_its_members_at_once(login: Login, cloud: Cloud) -> None:
+    await external(login)
+    done = await login.log_in(cloud.mint(claims={"groups": [CLAIM]}))
+    await login.store.write(lambda tx: stored.remove_alias(tx, "a"))
+    assert policies(login, done.entity.id) == []
+
+
+async def test_removed_mount_ends_the_members_that_it_made(login: Login, cloud: Cloud) -> None:
+    await external(login)
+    done = await login.log_in(cloud.mint(claims={"groups": [CLAIM]}))
+    await mounts.disable(login.store, login.tokens, "cloudid/")
+    assert policies(login, done.entity.id) == []
+    assert login.store.read(stored.aliases) == []
+
+
+async def test_removed_group_or_entity_leaves_no_member(login: Login, cloud: Cloud) -> None:
+    entity = (await login.log_in(cloud.mint())).entity
+    await write(login, "g1", member_entity_ids=[entity.id])
+    await write(login, "g2", member_group_ids=["g1"])
+    await login.store.write(lambda tx: stored.remove(tx, "g1"))
+    assert login.store.read(lambda db: stored.members(db, "g2", are_groups=True)) == []
+    assert policies(login, entity.id) == []
+    await write(login, "g3", member_entity_ids=[entity.id])
+    await login.store.write(lambda tx: stored_entities.remove(tx, entity.id))
+    assert login.store.read(lambda db: stored.members(db, "g3", are_groups=False)) == []
+
+
+async def test_login_finds_the_entity_prepared_for_it(login: Login, cloud: Cloud) -> None:
+    made = Fields({"name": "web", "policies": ["reader"]})
+    alias = {"name": PRINCIPAL, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
+    noted = Fields({**alias, "custom_metadata": {"k": "v"}})
+    await login.store.write(lambda tx: entities.write(tx, None, made, new_id="e", now=1))
+    await login.store.write(lambda tx: entities.write_alias(tx, None, noted, new_id="a", now=1))
+    done = await login.log_in(cloud.mint())
+    assert (done.entity.id, done.identity_policies) == ("e", ["reader"])
+    (kept,) = login.store.read(lambda db: stored_entities.aliases(db, "e"))
+    assert kept.custom_metadata == {"k": "v"}
+
+
+async def test_entity_has_one_alias_at_a_mount(login: Login) -> None:
+    await login.store.write(lambda tx: entities.write(tx, None, Fields({}), new_id="e", now=1))
+
+    async def name(text: str, new_id: str) -> None:
+        alias = {"name": text, "mount_accessor": login.mount.accessor, "canonical_id": "e"}
+        await login.store.write(
+            lambda tx: entities.write_alias(tx, None, Fields(alias), new_id=new_id, now=1)
+        )
+
+    await name("one", "a")
+    with pytest.raises(Invalid, match="Alias already exists"):
+        await name("two", "b")
