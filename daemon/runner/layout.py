@@ -4,6 +4,8 @@ from daemon.runner import kept_logs, taskdir
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
 from daemon.runner.kept_logs import About
+from daemon.runner.owner import ours
+from daemon.runner.provisions import owner_of
 from storage.errors import Invalid
 from storage.queries import allocations
 from storage.records.allocation import Allocation
@@ -13,8 +15,9 @@ def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     """Make the directories of an allocation; return the tasks that cannot be run, and why."""
     directory = host.directory(instance.allocation.id)
     previous = _kept(host, instance)
+    owners = {task.name: owner_of(host, task) or ours() for task in instance.tasks}
     try:
-        taskdir.make_shared(directory, previous)
+        taskdir.make_shared(directory, owners.values(), previous)
         kept_logs.describe(directory, _about(instance))
     except OSError as error:
         trouble = f"failed to build the allocation's directory: {error}"
@@ -22,7 +25,7 @@ def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     troubles = {}
     for task in instance.tasks:
         try:
-            taskdir.make_task(directory, task.name, previous)
+            taskdir.make_task(directory, task.name, owners[task.name], previous)
             taskdir.write_dispatched(directory, task, instance.job.payload)
         except (OSError, Invalid) as error:
             troubles[task.name] = f"failed to build task directory: {error}"

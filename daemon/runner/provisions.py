@@ -13,11 +13,12 @@ import trio
 
 from daemon.runner import events
 from daemon.runner.artifacts.fetch import FetchFailed, Order
-from daemon.runner.drivers.driver import Attempt, Mount, Owner, StartFailed
+from daemon.runner.drivers.driver import Attempt, Mount, StartFailed
 from daemon.runner.env import Directories, resolve, resolve_config, task_environment
 from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
+from daemon.runner.owner import Owner
 from daemon.runner.restarts import Outcome
 from daemon.runner.secret_token import SecretToken
 from daemon.runner.taskdir import directories, is_fetched, note_fetched
@@ -249,7 +250,9 @@ class Provisions:
         instance, task = self._instance(), self._task
         if task.secrets_config or task.templates or self._identities.wanted:
             secrets = directories(self._root, task.name).secrets
-            await self._host.secret_dirs.seclude(secrets, task.resources.secrets_mb)
+            await self._host.secret_dirs.seclude(
+                secrets, task.resources.secrets_mb, owner_of(self._host, task)
+            )
         if (outcome := await self._fetch_artifacts()) is not None:
             return outcome
         try:

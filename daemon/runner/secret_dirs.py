@@ -18,10 +18,11 @@ from collections.abc import Sequence
 import trio
 
 from daemon.runner.drivers.shim import PATH
+from daemon.runner.owner import ANYBODY, Owner, ours
 
 _SOURCE = "steward"  # by which our mounts are known
 _LEAST = 4  # MiB
-_OPTIONS = "nosuid,nodev,noexec,nr_inodes=1024,mode=0777"
+_OPTIONS = "nosuid,nodev,noexec,nr_inodes=1024"
 _OURS, _FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"
 # No link that a task might have put there is followed, neither by the shell nor by what it starts.
 _MOUNT = 'cd -P "$1" && [ "$(pwd -P)" = "$1" ] && exec mount -c -t tmpfs -o "$2" "$3" .'
@@ -63,6 +64,11 @@ def _parts(line: str) -> tuple[list[str], list[str]]:
     return before.split(" "), after.split(" ")
 
 
+def _rights(owner: Owner) -> str:
+    """Return the options for whom it is; the task directory above it lets in no stranger to `ANYBODY`'s."""
+    return "mode=0777" if owner == ANYBODY else f"mode=0700,uid={owner[0]},gid={owner[1]}"
+
+
 def _is_empty(place: str) -> bool:
     try:
         return not os.listdir(place)
@@ -80,12 +86,15 @@ class SecretDirs:
         self._may = os.geteuid() == 0
         self._mounted = set(mounted(self._top))
 
-    async def seclude(self, directory: str, megabytes: int) -> None:
-        """Let a directory be in memory, unless it is, or something lies in it already."""
+    async def seclude(self, directory: str, megabytes: int, owner: Owner | None = None) -> None:
+        """Let a directory be in memory, unless it is, or something lies in it already.
+
+        It belongs to `owner`, or else to the daemon, and nobody else can enter it.
+        """
         place = self._real(directory)
         if not self._may or place in self._mounted or not _is_empty(place):
             return
-        options = f"size={max(megabytes, _LEAST)}m,{_OPTIONS}"
+        options = f"size={max(megabytes, _LEAST)}m,{_OPTIONS},{_rights(owner or ours())}"
         problem = await self._run(["sh", "-c", _MOUNT, "sh", place, options, _SOURCE])
         if problem:
             _log.warning("secrets lie on the disk, at %s: %s", place, problem)

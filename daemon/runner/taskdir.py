@@ -1,6 +1,6 @@
 """The directories of an allocation: made, filled with the payload, and removed.
 
-    <allocation>/            the owner's: others may pass, not look
+    <allocation>/            the daemon's: users of its tasks may pass, others may not
         alloc/               shared by its tasks: data, logs, tmp
         <task>/              local, secrets, private, tmp
         .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
@@ -8,23 +8,37 @@
         .fetched.<task>      says that what the task brings along has been fetched
         .logs/               what was moved out of a log, where that is necessary
 
-What tasks may write to is open to all, as their users differ (golden: client-files-logs); what
-lies above it is not. Shared directories are sticky: no task can put another thing in the place of
+A task directory belongs to the user of its task, and nobody else may enter it. Where all tasks of an
+allocation have one user, that user owns the shared `data` and `tmp`; otherwise both are open to all
+users who may pass. Shared directories are sticky: no task can put another thing in the place of
 what the daemon, or another user's task, has made there.
+
+Everything is made below an open descriptor, without following a link. A directory that is there
+already is taken only if it belongs to the daemon or to the user for whom it is made.
 """
 
 import base64
+import errno
 import os
 import shutil
 import stat
+import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from daemon.runner.beneath import Escapes, inner, open_beneath, write_beneath
+from daemon.runner.beneath import (
+    Escapes,
+    inner,
+    make_directory,
+    open_beneath,
+    open_directory,
+    write_beneath,
+)
 from daemon.runner.drivers.shim import PATH
 from daemon.runner.env import Directories
+from daemon.runner.owner import ANYBODY, Owner, ours
 from storage.errors import Invalid
 from storage.records.task import Task
 
@@ -36,18 +50,13 @@ RESOLVER = ".resolv."
 _FETCHED = ".fetched."
 MOVED = ".logs"
 _GONE = ".removed"  # behind the name of a directory that is being removed
-_HANDED_ON = ("/data", "/local")  # what a group that keeps its disk finds again
+# The list of users in the form in which the kernel takes it (acl(5), <linux/posix_acl_xattr.h>).
+_ACL, _ACL_VERSION, _NO_ID = "system.posix_acl_access", 2, 0xFFFFFFFF
+_ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
+_ABOVE = 0o711
 _OPEN = 0o777
 _STICKY = 0o1777
-_ABOVE = 0o711
-_SHARED_TREE = (("", _STICKY), ("/data", _OPEN), ("/logs", _STICKY), ("/tmp", _STICKY))  # noqa: S108  # a name, not a place
-_TASK_TREE = (
-    ("", _OPEN),
-    ("/local", _OPEN),
-    (f"/{SECRETS}", _OPEN),
-    (f"/{PRIVATE}", _OPEN),
-    ("/tmp", _STICKY),  # noqa: S108
-)
+_PRIVATE = 0o700
 
 
 def directories(root: str, task: str) -> Directories:
@@ -94,56 +103,119 @@ def exists(root: str) -> bool:
     return os.path.isdir(root)
 
 
-def make_shared(root: str, previous: str = "") -> None:
+def make_shared(root: str, owners: Iterable[Owner] = (), previous: str = "") -> None:
     """Make the directory of an allocation, and what its tasks share. Raises `OSError`.
 
-    `previous` is the directory of the one in whose place it comes, if its data is to be kept.
+    `owners` are those of its tasks. `previous` is the directory of the one in whose place it comes,
+    if its data is to be kept.
     """
-    try:
-        _make(root, _ABOVE)
-    except FileNotFoundError:  # somebody has removed the directory of all allocations
-        make_root(Path(root).parent)
-        _make(root, _ABOVE)
-    for name, mode in _SHARED_TREE:
-        _make_or_take(root, f"{SHARED}{name}", mode, previous)
+    us = ours()
+    users = frozenset(owners) or {us}
+    others = users - {us}
+    around = _STICKY if others else _PRIVATE
+    is_one = len(users) == 1 and ANYBODY not in users
+    mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
+    with _root(root) as above:
+        let_pass(above, {uid for uid, _ in others - {ANYBODY}})
+        with _made(above, SHARED, around, us) as shared:
+            with _made(shared, "logs", around, us):
+                pass
+            _hand_on(previous, SHARED, "data", shared)
+            for name in ("data", "tmp"):
+                with _made(shared, name, mode, owner, is_handed_on=bool(previous)):
+                    pass
 
 
-def make_task(root: str, task: str, previous: str = "") -> None:
+def make_task(root: str, task: str, owner: Owner, previous: str = "") -> None:
     """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`.
 
-    `previous` is as above.
+    `owner` is its user. `previous` is as above.
     """
     if task in {"", SHARED} or task.startswith(".") or "/" in task or "\0" in task:
         raise Invalid(f"task name {task!r} cannot be the name of a directory")
-    for name, mode in _TASK_TREE:
-        _make_or_take(root, f"{task}{name}", mode, previous)
+    us = ours()
+    is_open = owner == ANYBODY
+    whose = us if is_open else owner
+    mode = _OPEN if is_open else _PRIVATE
+    with _root(root) as above, _made(above, task, _PRIVATE, whose) as home:
+        _hand_on(previous, task, "local", home)
+        for name, rights, user in (
+            ("local", mode, whose),
+            (SECRETS, mode, whose),
+            (PRIVATE, _PRIVATE, us),
+            ("tmp", _STICKY if is_open else _PRIVATE, whose),
+        ):
+            is_handed_on = bool(previous) or is_open
+            with _made(home, name, rights, user, is_handed_on=is_handed_on):
+                pass
 
 
-def _make_or_take(root: str, path: str, mode: int, previous: str) -> None:
-    """Make a directory, or move it here from the previous allocation, which has ended.
+@contextmanager
+def _root(root: str) -> Iterator[int]:
+    """Give a descriptor of the directory of an allocation, made if need be. Raises `OSError`."""
+    folder, name = os.path.split(root)
+    try:
+        above = open_directory(folder)
+    except FileNotFoundError:  # somebody has removed the directory of all allocations
+        make_root(Path(folder))
+        above = open_directory(folder)
+    try:
+        with _made(above, name, None, ours()) as descriptor:
+            yield descriptor
+    finally:
+        os.close(above)
+
+
+@contextmanager
+def _made(
+    above: int, name: str, mode: int | None, owner: Owner, *, is_handed_on: bool = False
+) -> Iterator[int]:
+    """Give a descriptor of a directory that has exactly this mode and owner. Raises `OSError`.
+
+    One that another allocation has handed on, or that containers share, may have been anybody's.
+    """
+    descriptor = make_directory(above, name, mode, owner, check=not is_handed_on)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def let_pass(directory: int, users: Collection[int]) -> None:
+    """Let these users pass through a directory, and nobody else but the daemon. Raises `OSError`.
+
+    The list of users is an ACL. Where the file system has none, everybody can pass.
+    """
+    if not users:
+        os.fchmod(directory, _PRIVATE)
+        return
+    entries = [(_ACL_OWNER, 7, _NO_ID), *((_ACL_USER, 1, uid) for uid in sorted(users))]
+    entries += [(_ACL_GROUP, 0, _NO_ID), (_ACL_MASK, 1, _NO_ID), (_ACL_OTHERS, 0, _NO_ID)]
+    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    try:
+        os.setxattr(directory, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.EPERM):
+            raise
+        os.fchmod(directory, _ABOVE)
+
+
+def _hand_on(previous: str, folder: str, name: str, target: int) -> None:
+    """Move a directory here from the previous allocation, which has ended.
 
     Each goes at once and only to where none is yet, so that the next daemon goes on where this
     one was killed. What a task has put in the place of such a directory stays where it is.
     """
-    target, source = f"{root}/{path}", f"{previous}/{path}"
-    if previous and path.endswith(_HANDED_ON) and not os.path.lexists(target):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            if stat.S_ISDIR(os.lstat(source).st_mode):
-                os.rename(source, target)
-    _make(target, mode)
-
-
-def _make(path: str, mode: int) -> None:
-    """Make a directory with exactly this mode, whatever the daemon's mask; one that is there stays."""
-    try:
-        os.mkdir(path, mode)
-    except FileExistsError:
+    if not previous:
         return
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        os.fchmod(descriptor, mode)
-    finally:
-        os.close(descriptor)
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=target, follow_symlinks=False)
+        return
+    with suppress(FileNotFoundError, NotADirectoryError, Escapes), ExitStack() as opened:
+        source = open_beneath(previous, folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        opened.callback(os.close, source)
+        if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
+            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def write_dispatched(root: str, task: Task, payload: str | None) -> None:

@@ -30,7 +30,7 @@ EFFECTS = {
                 "makedirs",
             ),
             *("mkdir", "open", "posix_spawn", "pwrite", "rename", "rmdir", "symlink", "truncate"),
-            *("unlink", "write"),
+            *("setxattr", "unlink", "write"),
         }
     ),
     "shutil": frozenset({"copyfile", "copytree", "rmtree"}),

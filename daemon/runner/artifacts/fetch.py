@@ -22,11 +22,11 @@ from daemon.runner import http
 from daemon.runner.artifacts import place
 from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker, check_links
 from daemon.runner.artifacts.git import Git
-from daemon.runner.artifacts.place import Owner
 from daemon.runner.artifacts.source import BadSource, Kind, Source, parse
 from daemon.runner.beneath import Escapes
 from daemon.runner.env import Directories
 from daemon.runner.http import HTTPFailed
+from daemon.runner.owner import Owner
 from daemon.runner.taskdir import meant
 from storage.errors import StewardError
 from storage.records import places

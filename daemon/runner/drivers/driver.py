@@ -11,6 +11,7 @@ from typing import Protocol, TypeGuard
 import msgspec
 
 from daemon.runner.env import Directories
+from daemon.runner.owner import Owner
 from daemon.runner.usage import Use
 from storage.errors import Invalid, StewardError
 from storage.records.allocation import AllocatedPort
@@ -33,9 +34,6 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         """Tell whether it did what it should."""
         return not (self.code or self.signal or self.message)
-
-
-Owner = tuple[int, int]  # user and group
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):

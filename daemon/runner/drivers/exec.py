@@ -19,15 +19,15 @@ from daemon.runner.drivers.driver import (
     Exit,
     Fingerprint,
     InvalidConfig,
-    Owner,
     StartFailed,
 )
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.limits import UNLIMITED, Bounds
-from daemon.runner.drivers.local import Line, Local, give_away
+from daemon.runner.drivers.local import Line, Local
 from daemon.runner.drivers.process import Process, Started
-from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, find_user, for_user
+from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, find_user, for_user, is_trusted
 from daemon.runner.env import Directories
+from daemon.runner.owner import Owner
 
 _NOBODY = "nobody"  # whom a task runs as that names no user
 _TRIAL_WITHIN = 10.0  # seconds
@@ -137,10 +137,8 @@ class Exec(Local):
         settings = self._settings(attempt.config)
         env, user = self._surroundings(attempt)
         home = f"{attempt.directory}/{attempt.task}"
-        if user is not None:
-            give_away(home, user)
         directory = settings.work_dir or sandbox.HOME
-        command = _find(settings.command, attempt, env.get("PATH"))
+        command = _find(settings.command, attempt, env.get("PATH"), user)
         filtered = bool(self._filter(attempt))
         wrap = sandbox.walls(self._programs(), attempt, user, directory, filtered=filtered)
         env["PWD"] = directory
@@ -244,7 +242,7 @@ def _try(tools: sandbox.Tools, words: list[str], end: int | None) -> str:
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
-def _find(command: str, attempt: Attempt, path: str | None) -> str:
+def _find(command: str, attempt: Attempt, path: str | None, user: shim.User | None) -> str:
     """Return the file that a command names, as the task sees it. Raises `StartFailed`."""
     own = sandbox.mounts(attempt)
     places = [f"{sandbox.HOME}/{command}"]
@@ -256,6 +254,7 @@ def _find(command: str, attempt: Attempt, path: str | None) -> str:
         (place, outside)
         for place in places
         if command and (outside := sandbox.on_host(place, own)) and os.path.isfile(outside)
+        if command.startswith("/") or place != places[0] or is_trusted(outside, user)
     ]
     for place, outside in there:
         if os.access(outside, os.X_OK):

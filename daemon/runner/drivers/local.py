@@ -19,13 +19,14 @@ import trio
 from daemon.runner.drivers import claim, session, shim
 from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
-from daemon.runner.drivers.driver import Attempt, Fingerprint, Owner, Running, Session, StartFailed
+from daemon.runner.drivers.driver import Attempt, Fingerprint, Running, Session, StartFailed
 from daemon.runner.drivers.group import Group, Groups
 from daemon.runner.drivers.limits import UNLIMITED, Bounds, Limits, data_limit, limits_of
 from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
+from daemon.runner.owner import Owner
 from daemon.runner.taskdir import CLAIM, directories
 
 Line = tuple[list[str], dict[str, str]]  # arguments and environment
@@ -261,18 +262,6 @@ class Local:
 
 def _claim_path(attempt: Attempt) -> str:
     return f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
-
-
-def give_away(home: str, user: shim.User) -> None:
-    """Let a task's own directory belong to its user, and its secrets be read by nobody else."""
-    for name in ("", "/local", "/secrets", "/private", "/tmp"):  # noqa: S108  # a name, not a place
-        descriptor = os.open(f"{home}{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            os.fchown(descriptor, user.uid, user.gid)
-            if name in {"/secrets", "/private"}:
-                os.fchmod(descriptor, 0o700)
-        finally:
-            os.close(descriptor)
 
 
 def _start(

@@ -15,13 +15,13 @@ from daemon.runner.drivers.driver import (
     Exit,
     Fingerprint,
     InvalidConfig,
-    Owner,
     Running,
     Session,
     StartFailed,
 )
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
+from daemon.runner.owner import Owner
 from daemon.runner.taskdir import directories
 from daemon.runner.usage import Use
 from storage.records import durations

@@ -8,7 +8,7 @@ import msgspec
 from daemon.runner.drivers import config, limits, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, InvalidConfig, StartFailed
-from daemon.runner.drivers.local import Line, Local, give_away
+from daemon.runner.drivers.local import Line, Local
 from daemon.runner.drivers.users import find_command, find_session_command, find_user, for_user
 
 _UNENFORCED = {"unenforced.isolation": "a task sees the whole machine as its user does"}
@@ -41,9 +41,7 @@ class RawExec(Local):
             raise InvalidConfig("raw_exec builds no walls: volumes can be mounted with exec")
         env, user = self._surroundings(attempt)
         home = f"{attempt.directory}/{attempt.task}"
-        if user is not None:
-            give_away(home, user)
-        command = find_command(settings.command, home, env.get("PATH"))
+        command = find_command(settings.command, home, env.get("PATH"), user)
         directory = _directory(settings, home)
         env.setdefault("PWD", directory)
         argv = [command, *settings.args]

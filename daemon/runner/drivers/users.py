@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import stat
 from collections.abc import Mapping
 
 from daemon.runner.drivers.driver import StartFailed
@@ -46,12 +47,14 @@ def for_user(env: Mapping[str, str], user: User, inherited: Mapping[str, str]) -
     return {**env, **fitting}
 
 
-def find_command(command: str, directory: str, path: str | None) -> str:
+def find_command(command: str, directory: str, path: str | None, user: User | None = None) -> str:
     """Return the file that a command names: in the task's directory, or on the search path.
 
-    Raises `StartFailed` when there is none, or it cannot be executed.
+    In the task's directory it counts only if nobody else than root and the task's user can have put
+    it there. Raises `StartFailed` when there is none, or it cannot be executed.
     """
-    places = [f"{directory}/local/{command}", f"{directory}/{command}"]
+    own = [f"{directory}/local/{command}", f"{directory}/{command}"]
+    places = [place for place in own if is_trusted(place, user)]
     if command.startswith("/"):
         places = [command]
     elif "/" not in command:
@@ -63,6 +66,22 @@ def find_command(command: str, directory: str, path: str | None) -> str:
     if there:
         raise StartFailed(f'{LAUNCH}binary "{there[0]}" is not executable')
     raise StartFailed(f'{LAUNCH}binary "{command}" could not be found')
+
+
+def is_trusted(place: str, user: User | None) -> bool:
+    """Return whether nobody but root and a task's user can change a file and its folder."""
+    uids = {0, os.geteuid(), user.uid if user else 0}
+    gids = {0, os.getegid(), user.gid if user else 0}
+    try:
+        found = [os.stat(place), os.stat(os.path.dirname(place))]
+    except OSError:
+        return False
+    return all(
+        one.st_uid in uids
+        and not one.st_mode & stat.S_IWOTH
+        and (one.st_gid in gids or not one.st_mode & stat.S_IWGRP)
+        for one in found
+    )
 
 
 def find_session_command(command: str, directory: str, path: str | None) -> str:

@@ -42,22 +42,15 @@ async def test_a_task_finds_its_directories(world: World) -> None:
     ]
 
 
-async def test_directories_are_open_to_all_below_one_that_is_not(world: World) -> None:
+async def test_directories_of_the_daemons_own_user_are_closed_to_all_others(world: World) -> None:
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     directory = world.directory(alloc_id)
-    assert stat.filemode(directory.stat().st_mode) == "drwx--x--x"
-    assert stat.filemode((directory / "main").stat().st_mode) == "drwxrwxrwx"
-    assert modes(directory / "main") == {
-        "local": "drwxrwxrwx",
-        "private": "drwxrwxrwx",
-        "secrets": "drwxrwxrwx",
-        "tmp": "drwxrwxrwt",
-    }
-    assert modes(directory / "alloc") == {
-        "data": "drwxrwxrwx",
-        "logs": "drwxrwxrwt",
-        "tmp": "drwxrwxrwt",
+    assert modes(directory) | modes(directory / "main") | modes(directory / "alloc") == {
+        **dict.fromkeys(("alloc", "main", "data", "logs"), "drwx------"),
+        **dict.fromkeys(("local", "private", "secrets", "tmp"), "drwx------"),
+        ".about": "-rw-r--r--",
+        ".claim.main.0": "-rw-------",
     }
     assert modes(directory / "alloc/logs") == {
         "main.stdout.0": "-rw-r--r--",

@@ -11,6 +11,7 @@ import trio
 
 from daemon.runner import kept_logs, taskdir
 from daemon.runner.logs import TaskLog
+from daemon.runner.owner import ours
 from storage.queries import jobs
 from storage.records.allocation import Desired
 from storage.records.group import EphemeralDisk
@@ -85,9 +86,10 @@ async def test_data_is_for_the_same_group_of_the_same_job_only(world: World) -> 
 
 
 def lay_out(root: Path, previous: Path, *tasks: str) -> None:
-    taskdir.make_shared(str(root), str(previous))
+    before = "" if previous == Path() else str(previous)
+    taskdir.make_shared(str(root), previous=before)
     for task in tasks:
-        taskdir.make_task(str(root), task, str(previous))
+        taskdir.make_task(str(root), task, ours(), before)
 
 
 @pytest.fixture
@@ -105,11 +107,11 @@ def test_a_move_that_was_cut_short_is_finished_by_the_next_daemon(
 ) -> None:
     root, rename, done = tmp_path / "next", os.rename, list[str]()
 
-    def die_at_the_third(source: str, target: str) -> None:
+    def die_at_the_third(source: str, target: str, **above: int) -> None:
         if len(done) == 2:
             raise KeyboardInterrupt
         done.append(target)
-        rename(source, target)
+        rename(source, target, **above)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "rename", die_at_the_third)

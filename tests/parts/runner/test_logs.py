@@ -12,6 +12,7 @@ import trio.testing
 from daemon.runner import taskdir
 from daemon.runner.holes import NoHoles
 from daemon.runner.logs import Chunk, TaskLog
+from daemon.runner.owner import ours
 from daemon.runner.rotation import Sweeper, finish_move, recover
 from storage.records.task import LogConfig
 from tests.parts.runner.world import Pipe, World, batch, script
@@ -43,7 +44,7 @@ def no_holes(descriptor: int, start: int, end: int) -> None:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     taskdir.make_shared(str(tmp_path / "a"))
-    taskdir.make_task(str(tmp_path / "a"), "main")
+    taskdir.make_task(str(tmp_path / "a"), "main", ours())
     return tmp_path / "a"
 
 

@@ -86,7 +86,7 @@ async def test_what_a_daemon_did_not_live_to_unmount_the_next_one_does(
         alloc_id = await world.place(batch(script("exit 0")))
         await world.until_done(alloc_id)
         secrets = world.directory(alloc_id) / "main/secrets"
-    await SecretDirs(str(world.config.alloc_dir)).seclude(str(secrets), 0)
+    await SecretDirs(str(world.config.alloc_dir)).seclude(str(secrets), 0, None)
     assert mounted(str(data_dir)) == [str(secrets)]
     async with open_world(store, data_dir) as world:
         await until_unmounted(world)

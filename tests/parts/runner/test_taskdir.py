@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemon.runner import taskdir
+from daemon.runner.owner import ours
 
 
 @pytest.fixture
@@ -16,7 +17,7 @@ def root(tmp_path: Path) -> Path:
     """Return the directory of an allocation with a task."""
     root = tmp_path / "allocation"
     taskdir.make_shared(str(root))
-    taskdir.make_task(str(root), "main")
+    taskdir.make_task(str(root), "main", ours())
     return root
 
 

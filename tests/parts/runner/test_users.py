@@ -30,6 +30,26 @@ def test_the_tasks_own_directory_goes_before_the_search_path(tmp_path: Path) -> 
     assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(own)
 
 
+@pytest.mark.parametrize("opened", ["main/local", "main/local/tool"])
+def test_a_program_that_others_can_change_is_passed_over(tmp_path: Path, opened: str) -> None:
+    program(tmp_path / "main/local/tool")
+    (tmp_path / opened).chmod(0o777)
+    found = program(tmp_path / "bin/tool")
+    assert find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin") == str(found)
+
+
+@needs_root
+@pytest.mark.parametrize("planted", ["main/local", "main/local/tool"])
+@pytest.mark.parametrize(("owner", "is_trusted"), [(65534, True), (1, False)])
+def test_a_program_counts_only_if_the_tasks_user_or_root_owns_it(
+    tmp_path: Path, planted: str, owner: int, is_trusted: bool
+) -> None:
+    own, usual = program(tmp_path / "main/local/tool"), program(tmp_path / "bin/tool")
+    os.chown(tmp_path / planted, owner, owner)
+    found = find_command("tool", f"{tmp_path}/main", f"{tmp_path}/bin", find_user("65534"))
+    assert found == str(own if is_trusted else usual)
+
+
 def test_an_absolute_command_is_taken_as_it_is(tmp_path: Path) -> None:
     tool = program(tmp_path / "tool")
     assert find_command(str(tool), "/nowhere", None) == str(tool)

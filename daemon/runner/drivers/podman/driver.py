@@ -5,7 +5,6 @@ attempt it is. It is removed when its end was seen; one that nobody knows any mo
 """
 
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -17,7 +16,6 @@ from daemon.runner.drivers.driver import (
     Attempt,
     Exit,
     Fingerprint,
-    Owner,
     Running,
     Session,
     StartFailed,
@@ -30,7 +28,7 @@ from daemon.runner.drivers.podman.spec import Settings
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
-from daemon.runner.taskdir import SECRETS
+from daemon.runner.owner import ANYBODY, Owner
 from daemon.runner.usage import Account, Use
 from storage.records import durations
 from storage.records.base import SECOND
@@ -94,8 +92,8 @@ class PodmanDriver:
         return _PLACES
 
     def owner(self, user: str) -> Owner | None:
-        """Return nobody: users are the image's."""
-        return None
+        """Return `ANYBODY`: users are the image's."""
+        return ANYBODY
 
     def check(self, block: Mapping[str, object]) -> None:
         """Raise `InvalidConfig` unless containers with this block can be run."""
@@ -121,10 +119,6 @@ class PodmanDriver:
             msgspec.structs.replace(attempt, env=env), settings, limits, _output(attempt)
         )
         name = spec.container_name(attempt)
-        try:
-            _close(f"{attempt.directory}/{attempt.task}")
-        except OSError as error:
-            raise StartFailed(f"cannot start the task: {error}") from error
         try:
             if attempt.number:  # podman may have started it, and not been able to say so
                 before = msgspec.structs.replace(attempt, number=attempt.number - 1)
@@ -200,16 +194,6 @@ class PodmanDriver:
                 await self._podman.remove(one)
         except PodmanFailed as error:
             _log.warning("containers of allocation %s cannot be removed: %s", alloc_id, error)
-
-
-def _close(home: str) -> None:
-    """Let nobody else of the machine into a task's directory: containers get what lies in it bound."""
-    for name, mode in (("", 0o700), ("/local", 0o777), (f"/{SECRETS}", 0o777)):
-        descriptor = os.open(f"{home}{name}", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            os.fchmod(descriptor, mode)
-        finally:
-            os.close(descriptor)
 
 
 def _output(attempt: Attempt) -> str:

@@ -15,7 +15,6 @@ from daemon.runner.drivers.driver import (
     Attempt,
     Fingerprint,
     InvalidConfig,
-    Owner,
     Running,
     Session,
     StartFailed,
@@ -28,6 +27,7 @@ from daemon.runner.drivers.slurm.submission import as_user
 from daemon.runner.drivers.slurm.tools import ToolFailed
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
+from daemon.runner.owner import Owner
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM

@@ -1,0 +1,87 @@
+"""A user of the machine without any token looks into tasks, and leaves programs for them."""
+
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from storage.records.task import Lifecycle, Template
+from tests.parts.runner.conftest import needs_root
+from tests.parts.runner.test_artifacts import names_below
+from tests.parts.runner.test_secret_dirs import until_unmounted
+from tests.parts.runner.world import World, batch, script
+
+pytestmark = needs_root
+STRANGER = 54321
+BEFORE = Lifecycle(hook="prestart")
+LETTER = Template(embedded_tmpl="hidden", dest_path="secrets/f", change_mode="noop", perms="666")
+# A task leaves a file in each of its directories, and opens them as far as it can.
+KEPT = "for d in {local} {alloc} {alloc}/data; do echo kept > $d/f; chmod 777 $d; done 2>/dev/null"
+PLACES = {
+    "raw_exec": {"local": "local", "alloc": "../alloc"},
+    "exec": {"local": "/local", "alloc": "/alloc"},
+}
+BELOW = (
+    *("", "/alloc", "/alloc/data", "/alloc/tmp", "/alloc/logs"),
+    *("/main", "/main/local", "/main/secrets", "/main/private", "/main/tmp"),
+)
+
+
+async def as_stranger(directory: Path, text: str) -> str:
+    """Return what a shell of another user prints, which begins in the directory of all allocations."""
+    words = ["/bin/sh", "-c", text]
+    run = partial(
+        subprocess.run,
+        words,
+        cwd=directory,
+        user=STRANGER,
+        group=STRANGER,
+        extra_groups=[],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=False,
+    )
+    done = await trio.to_thread.run_sync(run)
+    return str(done.stdout.decode())
+
+
+@pytest.mark.usefixtures("walls")
+@pytest.mark.parametrize(
+    ("driver", "user"), [("raw_exec", ""), ("raw_exec", "nobody"), ("exec", ""), ("exec", "daemon")]
+)
+async def test_a_local_user_neither_sees_nor_changes_anything_of_a_task(
+    node: World, driver: str, user: str
+) -> None:
+    text = f"umask 0; {KEPT.format(**PLACES[driver])}; test -e {PLACES[driver]['alloc']}/data/f && echo written; exec sleep 600"
+    main = script(text, driver=driver, user=user, templates=[LETTER])
+    alloc_id = await node.place(batch(main))
+    await node.until_printed(alloc_id, "written")
+    places = [f"{alloc_id}{below}" for below in BELOW]
+    tries = [f"ls -a {place}; touch {place}/planted; mv {place} {place}.gone" for place in places]
+    tries += [f"cat {place}/f" for place in places]
+    before = names_below(node.directory(alloc_id))
+    assert await as_stranger(node.config.alloc_dir, "; ".join(tries)) == ""
+    assert names_below(node.directory(alloc_id)) == before
+    await node.stop(alloc_id)
+    await node.until_done(alloc_id)
+    await until_unmounted(node)
+
+
+async def test_secrets_in_memory_belong_to_the_user_of_the_task(node: World) -> None:
+    text = "stat -f -c %T secrets; stat -c '%U %a' secrets"
+    alloc_id = await node.place(batch(script(text, user="nobody", templates=[LETTER])))
+    await node.until_done(alloc_id)
+    assert node.output(alloc_id) == "tmpfs\nnobody 700\n"
+    await until_unmounted(node)
+
+
+async def test_tasks_of_several_users_share_without_letting_others_in(node: World) -> None:
+    first = script("echo one > ../alloc/data/f", "first", user="nobody", lifecycle=BEFORE)
+    second = script("cat ../alloc/data/f", user="daemon")
+    alloc_id = await node.place(batch(first, second))
+    await node.until_done(alloc_id)
+    assert node.output(alloc_id) == "one\n"
+    seen = await as_stranger(node.config.alloc_dir, f"cat {alloc_id}/alloc/data/f; ls {alloc_id}")
+    assert seen == ""
