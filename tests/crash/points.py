@@ -78,7 +78,17 @@ HARMLESS = {
                 "lseek",
                 "lstat",
             ),
-            *("major", "memfd_create", "minor", "openpty", "pidfd_open", "pipe", "pread", "read"),
+            *(
+                "major",
+                "memfd_create",
+                "minor",
+                "openpty",
+                "pidfd_open",
+                "pipe",
+                "pipe2",
+                "pread",
+                "read",
+            ),
             *(
                 "readlink",
                 "scandir",

@@ -22,6 +22,7 @@ from daemon.runner.node import Runner, open_runner
 from daemon.variables import change
 from daemon.variables.tasks import TaskVariables
 from storage.queries import allocations, job_status, jobs, nodes
+from storage.queries.variables import Held
 from storage.records.allocation import Allocation, DesiredStatus, TaskEvent, TaskState
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -165,7 +166,7 @@ class World:
         """Store a variable of the default namespace."""
         name = change.Name("default", path)
         now = self.clock.now()
-        await change.put(self.store, SEAL, name, items, expected=None, lock_id="", now=now)
+        await change.put(self.store, SEAL, name, items, expected=None, lock=Held(), now=now)
 
     def events(self, alloc_id: str, task: str = "main") -> list[TaskEvent]:
         return self.store.read(lambda db: allocations.newest_events(db, alloc_id, task, 100))
