@@ -131,6 +131,7 @@ async def _register(request: Request, body: JobRegisterRequest) -> Reply:
         now=parts.clock.now(),
         eval_id=next(parts.ids),
         scaling_ids=parts.ids,
+        remarks=request.remarks(),
     )
     await until_looked_at(parts.store, done.eval_id, at_most=_PATIENCE)
     response = JobRegisterResponse(
@@ -164,7 +165,7 @@ async def validate(request: Request) -> Reply:
         next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
         error=found.error,
         validation_errors=list(found.errors) or None,
-        warnings=found.warnings,
+        warnings=found.with_warnings(*request.remarks()).warnings,
     )
     return Reply(body=response)
 

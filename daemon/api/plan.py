@@ -64,7 +64,7 @@ async def plan(request: Request) -> Reply:
     job, findings = complete(body.job, namespace, around.region)
     if job.region != around.region:
         raise Refused("No path to region")
-    now = parts.clock.now()
+    now, unknown = parts.clock.now(), request.remarks()
     listeners = on({number for _, number in static_ports(job)})
 
     def look(db: Snapshot) -> JobPlanResponse:
@@ -76,6 +76,7 @@ async def plan(request: Request) -> Reply:
             resources=body.preserve_resources,
         )
         remarks = [
+            *unknown,
             *around.policies.check(after, override=body.policy_override),
             *in_use(db, after, listeners),
         ]

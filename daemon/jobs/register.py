@@ -5,7 +5,7 @@ register-request-errors, register-validation, enforce-index, update-job): the bo
 itself, the index that the caller enforces, what may not change.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -132,15 +132,17 @@ async def register_job(
     now: int,
     eval_id: str,
     scaling_ids: Iterator[str],
+    remarks: Sequence[str] = (),
 ) -> Registered:
     """Store the job of a request as a new version unless it is unchanged, and have it evaluated.
 
-    `registrar` is the accessor of the caller's token, empty where nobody is asked for one.
+    `remarks` are warnings about the request itself. `registrar` is the accessor of the caller's token, empty where nobody is asked for one.
     Raises `Malformed`, `Invalid`, `Refused` or `Conflict`, with the peer's texts.
     """
     job, findings = parse_job(request, namespace, surroundings.region)
     if job.region != surroundings.region:
         raise Refused("No path to region")
+    findings = findings.with_warnings(*remarks)
     source = request.submission
     if source is not None and (size := _size(source)) > MAX_SOURCE:
         findings = findings.with_warnings(
@@ -161,7 +163,7 @@ async def register_job(
         after = preserve(
             job, before, counts=request.preserve_counts, resources=request.preserve_resources
         )
-        remarks = surroundings.policies.check(after, override=request.policy_override)
+        told = surroundings.policies.check(after, override=request.policy_override)
         done = enter(
             tx,
             after,
@@ -173,7 +175,7 @@ async def register_job(
             eval_priority=request.eval_priority,
             submitted=job,
         )
-        return msgspec.structs.replace(done, warnings=findings.with_warnings(*remarks).warnings)
+        return msgspec.structs.replace(done, warnings=findings.with_warnings(*told).warnings)
 
     return await store.write(write)
 

@@ -25,7 +25,7 @@ from daemon.web.guard import Guard, Proxies
 from daemon.web.head import Head
 from daemon.web.kept import Kept
 from daemon.web.parameters import BadParameter, Query
-from daemon.web.reply import Finished, Reply, finished, of_error, said, text
+from daemon.web.reply import Finished, Reply, finished, of_error, said, text, with_remarks
 from daemon.web.request import Endpoint, Read, Request, Route, Stream, Talk, Write
 from daemon.web.router import Router
 from daemon.web.secrets_side import SecretsSide
@@ -244,14 +244,14 @@ class Answering:
             )
             if route.shows_secrets and self._parts.config.audit_reads:
                 await trail.acted()
-            return reply
+            return with_remarks(reply, asked.remarks())
         reply = await route.handler(asked)
         if reply.stream is not None:
             held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)
             return msgspec.structs.replace(reply, stream=held)
         if isinstance(route, Write) and route.acts:
             await trail.acted()
-        return reply
+        return with_remarks(reply, asked.remarks())
 
     def _request(self, head: Head, way: Way, query: Query, address: str, body: bytes) -> Request:
         """Return a request of somebody who is not known yet."""

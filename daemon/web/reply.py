@@ -6,7 +6,7 @@ we, with its text, because scripts match it: docs/compatibility.md lists them al
 
 import gzip
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -94,6 +94,14 @@ def read(body: object, index: int, *, next_token: str = "") -> Reply:
 def text(body: str, status: int = 200) -> Reply:
     """Return an answer in plain text."""
     return Reply(body=body.encode(), status=status, content_type=TEXT)
+
+
+def with_remarks(reply: Reply, remarks: Sequence[str]) -> Reply:
+    """Return an answer that also says what was passed over of its request, where it has no warnings."""
+    if not remarks:
+        return reply
+    headers = {**reply.headers, "X-Steward-Warning": "; ".join(remarks)}
+    return msgspec.structs.replace(reply, headers=headers)
 
 
 def said(reply: Reply) -> str:

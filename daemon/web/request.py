@@ -38,6 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     accept: str = ""  # what the client names as acceptable; the peer's clients name nothing
     caller: Caller
     needs: Needs  # of the route: what the caller has been found to have
+    unknown: list[str] = []  # fields of the body that were passed over, and not told of yet
 
     @property
     def operator(self) -> int | None:
@@ -51,7 +52,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     def decode(self, record: type[T]) -> T:
         """Return the body as a record. Raises `Malformed`."""
-        return decode(record, self.body)
+        return decode(record, self.body, self.unknown)
+
+    def remarks(self) -> list[str]:
+        """Return what to say of the fields that were passed over; whoever asks for it says it."""
+        found = [f'unknown field "{name}" is ignored' for name in self.unknown]
+        self.unknown.clear()
+        return found
 
     def sees(self, namespace: str) -> bool:
         """Tell whether the caller may see an object of this namespace."""

@@ -12,6 +12,7 @@ Bare dictionaries live here only: a `Document` is a JSON object whose names are 
 
 import json
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from math import isfinite
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -48,12 +49,51 @@ class Shape:
         self.record = record
 
 
-def decode(record: type[T], body: bytes) -> T:
-    """Return a request body as a record. Raises `Malformed` with Go's text."""
-    document = _read(record)(parse(body), "", "")
+# Fields that the server alone sets: clients send them back with whatever they have read.
+SERVERS_OWN = frozenset(
+    {
+        *("CreateIndex", "ModifyIndex", "JobModifyIndex", "CreateTime", "ModifyTime", "Hash"),
+        *("NodeID", "SecretID"),  # of the node of the path, of a token that is changed
+    }
+)
+_MOST_UNKNOWN = 20  # fields that are named
+_LONGEST_NAME = 100  # characters of one
+_unknown: ContextVar[list[str] | None] = ContextVar("unknown", default=None)
+
+
+def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
+    """Return a request body as a record. Raises `Malformed` with Go's text.
+
+    `unknown` gets the paths of fields that no record has and that say something.
+    """
+    token = _unknown.set(unknown)
+    try:
+        document = _read(record)(parse(body), "", "")
+    finally:
+        _unknown.reset(token)
     if document is _ABSENT:
         document = {}
     return msgspec.convert(document, record)
+
+
+def _note_unknown(key: str, value: object, path: str) -> None:
+    """Note a field that is passed over, unless it says nothing, as those of clients often do."""
+    unknown = _unknown.get()
+    if unknown is None or key in SERVERS_OWN or _says_nothing(value):
+        return
+    name = f"{path}.{key}"[:_LONGEST_NAME] if path else key[:_LONGEST_NAME]
+    if name not in unknown and len(unknown) < _MOST_UNKNOWN:
+        unknown.append(name)
+
+
+def _says_nothing(value: object) -> bool:
+    match value:
+        case dict():
+            return all(_says_nothing(one) for one in value.values())
+        case list():
+            return all(_says_nothing(one) for one in value)
+        case _:
+            return not value
 
 
 def parse(body: bytes) -> object:
@@ -201,6 +241,7 @@ def _object(kind: inspect.StructType) -> _Check:
         for key, item in value.items():
             known = fields.get(key.lower())
             if known is None:
+                _note_unknown(key, item, path)
                 continue
             field_name, check = known
             checked = check(item, name, f"{path}.{field_name}" if path else field_name)

@@ -1,0 +1,93 @@
+"""The fields of requests: which ones are known, and that no other is dropped without a word.
+
+`known_fields.txt` lists the fields of every record that a request can hold. A field that leaves the
+list is dropped from then on, with a warning, so that its clients must be thought of.
+"""
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+
+import daemon.api
+from storage.records.codec import Shape, decode
+
+LIST = Path(__file__).parent / "known_fields.txt"
+DECODED = re.compile(r"request\.decode\(([\w.]+)\)")
+STRAY = "Stray"
+
+
+def requests() -> dict[str, type[msgspec.Struct]]:
+    """Return the records that handlers read bodies as, by name."""
+    found = {}
+    for one in pkgutil.walk_packages(daemon.api.__path__, "daemon.api."):
+        module = importlib.import_module(one.name)
+        assert module.__file__
+        for name in DECODED.findall(Path(module.__file__).read_text()):
+            record: Any = module
+            for part in name.split("."):
+                record = getattr(record, part)
+            found[record.__name__] = record
+    return found
+
+
+def records(record: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    """Yield a record and all that stand in it."""
+    seen = []
+    waiting = [record]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.append(one)
+            yield one
+            for hint in get_type_hints(one, include_extras=True).values():
+                waiting.extend(inside(hint))
+
+
+def inside(hint: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for mark in getattr(hint, "__metadata__", ()):
+        if isinstance(mark, Shape):
+            yield mark.record
+    for argument in getattr(hint, "__args__", ()):
+        yield from inside(argument)
+
+
+def line(record: type[msgspec.Struct]) -> str:
+    names = sorted(field.encode_name for field in msgspec.structs.fields(record))
+    return f"{record.__name__}: {' '.join(names)}"
+
+
+def test_known_fields_are_listed() -> None:
+    every = {line(one) for record in requests().values() for one in records(record)}
+    assert sorted(every) == LIST.read_text().splitlines()
+
+
+@pytest.mark.parametrize("name", sorted(requests()))
+def test_unknown_field_of_a_request_is_noted_at_any_depth(name: str) -> None:
+    record = requests()[name]
+    names = [field.encode_name for field in msgspec.structs.fields(record)]
+    document: dict[str, Any] = {STRAY: 1}
+    path = STRAY
+    if "Job" in names:
+        task = {"Name": "t", "Resources": {STRAY: "x"}}
+        document["Job"] = {"ID": "a", "TaskGroups": [{"Tasks": [task, task]}]}
+        path = f"Job.TaskGroups.Tasks.Resources.{STRAY}"
+    unknown: list[str] = []
+    decode(record, json.dumps(document).encode(), unknown)
+    assert unknown == list(dict.fromkeys([STRAY, path]))
+
+
+@pytest.mark.parametrize("value", [None, "", 0, False, [], {}, {"a": [None, {"b": 0}]}])
+def test_unknown_field_that_says_nothing_is_not_noted(value: object) -> None:
+    record = requests()["JobRegisterRequest"]
+    unknown: list[str] = []
+    decode(record, json.dumps({STRAY: value, "ModifyIndex": 7}).encode(), unknown)
+    assert unknown == []
