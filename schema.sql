@@ -93,7 +93,7 @@ CREATE INDEX jobs_alive ON jobs (status) WHERE status <> 'dead';
 CREATE INDEX jobs_dead ON jobs (modify_index) WHERE status = 'dead';
 CREATE INDEX jobs_everywhere ON jobs (namespace, id)
                        WHERE type IN ('system', 'sysbatch') AND stop = 0 AND launches_children = 0;
-CREATE INDEX jobs_scaled ON jobs (namespace, id) WHERE has_scaling = 1 AND stop = 0;
+CREATE INDEX jobs_scaled ON jobs (namespace, id) WHERE has_scaling = 1;
 
 -- Job versions are append-only: registering, reverting, scaling and stopping each add a
 -- row. Nothing here is ever updated: a trigger refuses it; rows go only when the whole job

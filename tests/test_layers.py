@@ -132,7 +132,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.jobspec.gotext",
         "daemon.version",
     ),
-    "daemon.runner": (*STORAGE, *COMMON, "daemon.confinement", "daemon.reach", "daemon.templates"),
+    "daemon.runner": (
+        "daemon.scheduler.reschedule",
+        *STORAGE,
+        *COMMON,
+        "daemon.confinement",
+        "daemon.reach",
+        "daemon.templates",
+    ),
     "daemon.notify": (
         *STORAGE,
         "daemon.acl.seal",

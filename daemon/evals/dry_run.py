@@ -47,7 +47,7 @@ def dry_run(db: Snapshot, job: Job, *, now: int, ids: Iterator[str]) -> Outlook:
         planned,
         next(ids),
         Trigger.JOB_REGISTER,
-        job_modify_index=0 if is_same else planned.job_modify_index,
+        job_modify_index=0 if present is None or is_same else planned.job_modify_index,
     )
     state = load(db, evaluation, kind=planned.type)
     alone = _as_one_instance(planned)

@@ -30,7 +30,7 @@ from storage.records.group import ReschedulePolicy, TaskGroup
 from storage.records.job import Job, JobType
 from storage.records.node import NodeStatus
 from storage.records.periodic import SlotOutcome
-from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
+from storage.records.times import nanoseconds, rfc3339
 
 
 def explain(db: Snapshot, namespace: str, job_id: str) -> Explanation | None:
@@ -326,8 +326,6 @@ def _unplaced(
         metric = (evaluation.failed_tg_allocs or {}).get(group.name)
         if metric is not None:
             missing = 1 + metric.coalesced_failures
-            if case.job.all_at_once:  # where one finds no place, none is placed
-                missing = max(missing, lacking - explained)
             explained += missing
             yield _without_place(db, case, group, metric, missing)
     if lacking > explained:
@@ -355,8 +353,6 @@ def _without_decision(case: _Case) -> tuple[Cause, str]:
     for one in case.waiting:
         if one.status == EvalStatus.PENDING and not one.wait_until:
             return Cause.TURN, f"evaluation {one.id} waits for its turn (priority {one.priority})"
-    if others := sorted({name for one in case.blocked() for name in one.failed_tg_allocs or {}}):
-        return Cause.PLACE, f"it is placed together with {', '.join(others)}, which finds no place"
     if deployment is not None and deployment.job_version == case.job.version and _holds(deployment):
         return Cause.DEPLOYMENT, _state_of(deployment)
     return Cause.TURN, f"nothing asks for it; do so with: steward job eval {case.job.id}"
@@ -404,6 +400,6 @@ def _awaited(deployment: Deployment, group: TaskGroup) -> str:
 def _deadline(deployment: Deployment, group: str) -> str:
     """Return until when a deployment waits for a group to come further, as the rest of a sentence."""
     state = deployment.task_groups.get(group)
-    if state is None or state.require_progress_by == ZERO_TIME:
+    if state is None or state.progress_due is None:
         return ""
-    return f", by {_moment(nanoseconds(state.require_progress_by))} at the latest"
+    return f", by {_moment(state.progress_due)} at the latest"

@@ -8,7 +8,7 @@ from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
-from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
+from storage.records.times import nanoseconds, rfc3339
 
 UNHEALTHY = "Failed due to unhealthy allocations"
 TOO_SLOW = "Failed due to progress deadline"
@@ -52,9 +52,9 @@ def judge(
         if (failure := _failure(state, policy_of(job, name), now))
     }
     deadlines = [
-        nanoseconds(state.require_progress_by)
+        state.progress_due
         for state in groups.values()
-        if state.require_progress_by != ZERO_TIME and not _has_come_far_enough(state)
+        if state.progress_due is not None and not _has_come_far_enough(state)
     ]
     return Verdict(
         groups=groups,
@@ -78,8 +78,7 @@ def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGrou
     deadline = state.require_progress_by
     if state.progress_deadline and healthy:
         latest = max(nanoseconds(one.timestamp) for one in healthy)
-        moved = rfc3339(latest + state.progress_deadline)
-        deadline = max(deadline, moved, key=nanoseconds)
+        deadline = rfc3339(max(latest + state.progress_deadline, state.progress_due or 0))
     return msgspec.structs.replace(
         state,
         healthy_allocs=len(healthy),
@@ -110,9 +109,7 @@ def _failure(state: DeploymentGroup, policy: ReschedulePolicy | None, now: int) 
     """
     if state.unhealthy_allocs and not (may_place_again(policy) and state.progress_deadline):
         return UNHEALTHY
-    overdue = (
-        state.require_progress_by != ZERO_TIME and nanoseconds(state.require_progress_by) <= now
-    )
+    overdue = state.progress_due is not None and state.progress_due <= now
     return TOO_SLOW if overdue and not _has_come_far_enough(state) else ""
 
 

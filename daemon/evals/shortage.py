@@ -33,9 +33,7 @@ def of_group(
     need, short = need_of(group), metric.dimension_exhausted or {}
     found = why(msgspec.structs.replace(metric, resources_exhausted=None))
     parts = [found, *_asked(group, need, [*(metric.constraint_filtered or ()), *short])]
-    parts += _amounts(
-        need, [room_of(one, ()) for one in here], short, group.count * job.all_at_once
-    )
+    parts += _amounts(need, [room_of(one, ()) for one in here], short)
     if any(name.startswith(_COLLISION) for name in short):
         parts += _ports(db, job, need, here)
     return Cause.PLACE, "; ".join(parts)
@@ -78,15 +76,9 @@ def _asked(group: TaskGroup, need: Need, found: Iterable[str]) -> Iterator[str]:
             yield f"it asks for {', '.join(names[reason])}"
 
 
-def _amounts(
-    need: Need, rooms: Iterable[Room], short: Iterable[str], together: int
-) -> Iterator[str]:
-    """Yield what is asked for of what is short, and the most that a node has free of it.
-
-    `together` is how many are placed all at once or not at all; 0 when each is placed by itself.
-    """
+def _amounts(need: Need, rooms: Iterable[Room], short: Iterable[str]) -> Iterator[str]:
+    """Yield what is asked for of what is short, and the most that a node has free of it."""
     known = list(rooms)
-    who = f"all {together} together need" if together > 1 else "each needs"
     cpu = max(room.cpu_of(need) for room in known)
     amounts = (
         ("cpu", " MHz of cpu", cpu, max(room.cpu for room in known)),
@@ -97,7 +89,7 @@ def _amounts(
     for name, unit, wanted, free in amounts:
         if name in short:
             yield (
-                f"{who} {wanted * max(together, 1)}{unit}, "
+                f"each needs {wanted}{unit}, "
                 f"the most that a node has free is {max(free, 0)}{unit.partition(' of ')[0]}"
             )
 

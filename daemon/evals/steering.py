@@ -18,7 +18,7 @@ from storage.queries import allocations, deployments, evaluations, job_status, j
 from storage.records.allocation import Allocation, DeploymentHealth
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.evaluation import Trigger
-from storage.records.times import ZERO_TIME, rfc3339
+from storage.records.times import rfc3339
 from storage.store import Store
 from storage.writer import Transaction
 
@@ -87,7 +87,7 @@ def _promoted(state: DeploymentGroup, now: int) -> DeploymentGroup:
 
 def _with_time(state: DeploymentGroup, now: int) -> DeploymentGroup:
     """Return a group whose time for the next progress begins now."""
-    if not state.progress_deadline or state.require_progress_by == ZERO_TIME:
+    if not state.progress_deadline:
         return state
     return msgspec.structs.replace(
         state, require_progress_by=rfc3339(now + state.progress_deadline)
@@ -121,16 +121,19 @@ async def pause(
     def write(tx: Transaction) -> Steered:
         verb = "pause" if paused else "resume"
         deployment = _active(tx, deployment_id, f"can't {verb} terminal deployment")
+        groups = deployment.task_groups
+        if paused or deployment.status == DeploymentStatus.PAUSED:
+            groups = {name: _with_time(state, now) for name, state in groups.items()}
         if paused:
             halted = msgspec.structs.replace(
-                deployment, status=DeploymentStatus.PAUSED, status_description=PAUSED
+                deployment,
+                status=DeploymentStatus.PAUSED,
+                status_description=PAUSED,
+                task_groups=groups,
             )
             deployments.put(tx, halted, now)
             job_status.settle(tx, deployment.namespace, deployment.job_id)
             return Steered(index=tx.index)
-        groups = deployment.task_groups
-        if deployment.status == DeploymentStatus.PAUSED:
-            groups = {name: _with_time(state, now) for name, state in groups.items()}
         going_on = msgspec.structs.replace(
             deployment,
             status=DeploymentStatus.RUNNING,
@@ -260,8 +263,10 @@ def roll_back(tx: Transaction, deployment: Deployment, now: int) -> tuple[str, i
     stable = [one for one in versions if one.stable and one.version < deployment.job_version]
     if not stable:
         return " - no stable job version to auto revert to", None
-    # That it was stopped later is no part of what worked.
-    target = msgspec.structs.replace(stable[0], stop=False)
+    # That it was stopped later is no part of what worked, nor are the policies that this disabled.
+    older = (one for one in versions if one.version <= stable[0].version and not one.stop)
+    groups = next(older, stable[0]).task_groups
+    target = msgspec.structs.replace(stable[0], stop=False, task_groups=groups)
     if same_definition(target, versions[0]):
         told = (
             f" - not rolling back to stable job version {target.version} "

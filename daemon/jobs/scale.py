@@ -24,8 +24,6 @@ from storage.records.scaling import ScalingEvent
 from storage.store import Store
 from storage.writer import Transaction
 
-_EVERYWHERE = (JobType.SYSTEM, JobType.SYSBATCH)
-
 
 class ScalingRequest(Record, frozen=True, kw_only=True):
     """The body of a scaling (spec: Scale Task Group)."""
@@ -133,7 +131,7 @@ def _group(job: Job, name: str) -> TaskGroup:
 
 def _check_count(job: Job, group: TaskGroup, count: int) -> None:
     """Raise `Malformed` unless the group may have this count; a disabled policy bounds as well."""
-    if job.type in _EVERYWHERE and count > 1:
+    if job.type == JobType.SYSTEM and count > 1:
         raise Malformed(f'jobs of type "{job.type}" can only be scaled between 0 and 1')
     if group.scaling is None:
         return

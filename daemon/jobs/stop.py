@@ -3,6 +3,7 @@
 import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
+from daemon.jobspec.canonicalize import without_scaling
 from storage.errors import NotFound
 from storage.queries import allocations, evaluations, job_status, jobs
 from storage.records.evaluation import Trigger
@@ -59,8 +60,9 @@ def stop(
     if purge:
         jobs.purge(tx, job)
     else:
-        jobs.append_version(tx, msgspec.structs.replace(job, stop=True, submit_time=now))
-    done = Stopped(index=tx.index)
+        stopped = without_scaling(job, tx.index)
+        jobs.append_version(tx, msgspec.structs.replace(stopped, stop=True, submit_time=now))
+    done = Stopped(index=tx.index, eval_create_index=tx.index)
     if not job.launches_children:
         evaluation = new_evaluation(
             job,

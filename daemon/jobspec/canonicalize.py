@@ -100,6 +100,21 @@ def keep_scaling_ids(job: Job, before: Job | None, new_ids: Iterator[str], index
     return msgspec.structs.replace(job, task_groups=numbered)
 
 
+def without_scaling(job: Job, index: int) -> Job:
+    """Return the job with its scaling policies disabled: nobody scales a stopped job."""
+    groups = [
+        msgspec.structs.replace(group, scaling=_disabled(group.scaling, index))
+        if group.scaling and group.scaling.enabled
+        else group
+        for group in job.task_groups or ()
+    ]
+    return msgspec.structs.replace(job, task_groups=groups) if groups else job
+
+
+def _disabled(policy: Scaling, index: int) -> Scaling:
+    return msgspec.structs.replace(policy, enabled=False, modify_index=index)
+
+
 def _numbered(
     policy: Scaling, earlier: Scaling | None, new_ids: Iterator[str], index: int
 ) -> Scaling:

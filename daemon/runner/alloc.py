@@ -41,6 +41,7 @@ from storage.records.task import Hook, Task
 from storage.records.times import rfc3339
 from storage.records.usage import AllocationUsage
 
+_OVERTIME = "allocation exceeded max_run_duration"  # golden: max-run-duration
 _TAKEN_OFF_WITHIN = 5.0  # seconds that a stop waits until nobody is led to its services
 
 _log = logging.getLogger("steward.runner")
@@ -347,6 +348,7 @@ class AllocRunner:
             with trio.move_on_after(left):
                 await self._changes.wait()
         longest = self._instance.group.max_run_duration or 0
+        self._report.ended_for = _OVERTIME
         for task in self._living():
             task.note(events.overtime(self._now(), longest))
         await self.abort()

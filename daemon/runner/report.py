@@ -13,9 +13,10 @@ import trio
 
 from daemon.clock import Clock
 from daemon.runner.lifecycle import client_status
+from daemon.scheduler.reschedule import due_at
 from storage import origin
 from storage.errors import StorageUnavailable
-from storage.queries import allocations, evaluations, job_status, jobs, services
+from storage.queries import allocations, deployments, evaluations, job_status, jobs, services
 from storage.records.allocation import (
     CLIENT_TERMINAL,
     Allocation,
@@ -27,6 +28,8 @@ from storage.records.allocation import (
     TaskState,
 )
 from storage.records.evaluation import EvalStatus, Evaluation, Trigger
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
 from storage.records.service import Offer
 from storage.records.times import rfc3339
 from storage.store import Store
@@ -53,6 +56,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     deployment_id: str  # for which the health was found
     healthy: bool | None
     healthy_at: int
+    ended_for: str  # why it had to end, said in place of how its tasks ended
     services: list[Offer] | None  # that are registered now; None: as before
     evaluation_id: str  # for the evaluation that a failure makes
     now: int
@@ -80,6 +84,7 @@ class Report:
         self.healthy: bool | None = None
         self._healthy_at = 0
         self.ask_for_health(allocation)
+        self.ended_for = ""
         self._events: dict[str, list[TaskEvent]] = {}
         self._handles: dict[str, bytes] = {}
         self._stored: trio.Event | None = None
@@ -131,6 +136,7 @@ class Report:
             deployment_id=self._deployment_id,
             healthy=self.healthy,
             healthy_at=self._healthy_at,
+            ended_for=self.ended_for,
             services=None if self._registered == before else self._registered,
             evaluation_id=evaluation_id,
             now=now,
@@ -225,14 +231,16 @@ def _tell(allocation: Allocation, events: Mapping[str, list[TaskEvent]]) -> None
 def store_snapshot(tx: Transaction, snapshot: Snapshot) -> Allocation | None:
     """Store a report and return its allocation; of one that was purged, nothing.
 
-    A failure makes an evaluation in the same write, unless its job is not wanted any more: so the
-    scheduler may replace what failed, and a crash in between loses neither.
+    A failure that may be rescheduled makes an evaluation in the same write, unless its job is not
+    wanted any more: so the scheduler may replace what failed, and a crash in between loses neither.
     """
     before = allocations.find(tx, snapshot.alloc_id)
     if before is None:
         return None
     tx.request_id = before.request_id
     status, description = client_status(snapshot.states.values())
+    if snapshot.ended_for and status in CLIENT_TERMINAL:
+        description = snapshot.ended_for
     after = msgspec.structs.replace(
         before,
         client_status=status,
@@ -240,6 +248,8 @@ def store_snapshot(tx: Transaction, snapshot: Snapshot) -> Allocation | None:
         health=_health(before, snapshot),
     )
     allocations.set_client(tx, after, snapshot.now)
+    if after.health != before.health:
+        deployments.count_late_health(tx, before, after, snapshot.now)
     allocations.add_events(tx, snapshot.alloc_id, snapshot.events)
     if snapshot.services is not None and not after.client_terminal:
         services.sync(tx, snapshot.alloc_id, snapshot.services)
@@ -264,9 +274,19 @@ def _health(before: Allocation, snapshot: Snapshot) -> DeploymentHealth | None:
     )
 
 
+def _reschedule_policy(tx: Transaction, job: Job, one: Allocation) -> ReschedulePolicy | None:
+    """Return what the version of an allocation says about rescheduling it."""
+    if one.job_version != job.version:
+        job = jobs.version(tx, one.namespace, one.job_id, one.job_version) or job
+    group = job.group(one.task_group)
+    return group.reschedule_policy if group else None
+
+
 def _evaluate(tx: Transaction, allocation: Allocation, snapshot: Snapshot) -> None:
     job = jobs.current(tx, allocation.namespace, allocation.job_id)
     if job is None or job.stop or allocation.desired_status != DesiredStatus.RUN:
+        return
+    if due_at(allocation, _reschedule_policy(tx, job, allocation)) is None:
         return
     evaluation = Evaluation(
         id=snapshot.evaluation_id,

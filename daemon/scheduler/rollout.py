@@ -15,7 +15,7 @@ from storage.records.deployment import Deployment, DeploymentGroup, DeploymentSt
 from storage.records.evaluation import Evaluation
 from storage.records.group import TaskGroup
 from storage.records.job import Job
-from storage.records.times import ZERO_TIME, rfc3339
+from storage.records.times import rfc3339
 
 RUNNING = "Deployment is running"
 NEEDS_PROMOTION = "Deployment is running but requires manual promotion"
@@ -206,7 +206,7 @@ class Rollout:
 
     def _with_placed(self, state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGroup:
         deadline = state.require_progress_by
-        if deadline == ZERO_TIME and state.progress_deadline:
+        if state.progress_due is None and state.progress_deadline:
             deadline = rfc3339(self._now + state.progress_deadline)
         canaries = [one.id for one in placed if one.health is not None and one.health.canary]
         return msgspec.structs.replace(

@@ -104,11 +104,10 @@ def _fill(filling: "_Filling", changes: dict[str, GroupChange], draft: Draft) ->
     if not filling.sought:
         draft.queued.update({group.name: 0 for group in filling.job.task_groups or ()})
         return
-    withheld = filling.job.all_at_once and bool(filling.placer.failures)
     draft.queued.update(filling.unplaced)
     for one in filling.sought:
         draft.queued.setdefault(one.group.name, 0)
-        if one.found is None or withheld:
+        if one.found is None:
             draft.queued[one.group.name] += 1
             _note_unplaced(one.missing, draft)
         else:

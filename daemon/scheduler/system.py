@@ -277,7 +277,7 @@ class _Planning:
         if found is None and running and unsuited == filled.unsuited:
             self._placer.hold(previous)  # no room for the new one: the old one stays
             return
-        if running:
+        if running or found is not None:
             self._draft.stop(previous, UPDATED)
         if found is not None:
             filled.canaries += canary

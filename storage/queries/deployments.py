@@ -4,6 +4,7 @@ import msgspec
 
 from storage.queries import events
 from storage.readers import Snapshot, selection
+from storage.records.allocation import Allocation
 from storage.records.codec import encode
 from storage.records.deployment import Deployment
 from storage.writer import Transaction
@@ -25,6 +26,10 @@ _PUT = """
 """
 
 
+def _has_placed(deployment: Deployment) -> bool:
+    return any(state.placed_allocs for state in deployment.task_groups.values())
+
+
 def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
     """Store a new deployment (create index 0), or the new state of one; return it as stored.
 
@@ -36,7 +41,7 @@ def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
         create_index=tx.index if new else deployment.create_index,
         create_time=now if new else deployment.create_time,
         modify_index=tx.index,
-        modify_time=now,
+        modify_time=0 if new and not _has_placed(deployment) else now,
     )
     document = encode(stored).decode()
     tx.execute(
@@ -67,6 +72,22 @@ def put(tx: Transaction, deployment: Deployment, now: int) -> Deployment:
         payload=f'{{"Deployment":{document}}}',
     )
     return stored
+
+
+def count_late_health(tx: Transaction, before: Allocation, after: Allocation, now: int) -> None:
+    """Count the new health of an allocation whose deployment has ended: nobody watches it any more."""
+    deployment = find(tx, after.deployment_id) if after.deployment_id else None
+    state = deployment.task_groups.get(after.task_group) if deployment else None
+    if deployment is None or state is None or deployment.active or after.desired_status != "run":
+        return
+    known, new = (one.health.healthy if one.health else None for one in (before, after))
+    counted = msgspec.structs.replace(
+        state,
+        healthy_allocs=state.healthy_allocs + (new is True) - (known is True),
+        unhealthy_allocs=state.unhealthy_allocs + (new is False) - (known is False),
+    )
+    groups = {**deployment.task_groups, after.task_group: counted}
+    put(tx, msgspec.structs.replace(deployment, task_groups=groups), now)
 
 
 _FIND = "SELECT document FROM deployments WHERE id = :id"

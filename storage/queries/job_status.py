@@ -38,11 +38,13 @@ _SET_QUEUED = "UPDATE jobs SET queued = :queued WHERE namespace = :namespace AND
 
 
 def set_queued(tx: Transaction, namespace: str, job_id: str, queued: dict[str, int]) -> None:
-    """Note how many allocations of each group wait for room."""
-    tx.execute(
-        _SET_QUEUED,
-        {"namespace": namespace, "id": job_id, "queued": encode(queued).decode()},
-    )
+    """Note how many allocations of each group wait for room; of groups not named none does."""
+    row = stored(tx, namespace, job_id)
+    if row is None:
+        return
+    known = dict.fromkeys(msgspec.json.decode(row["queued"], type=dict[str, int]), 0)
+    counts = encode({**known, **queued}).decode()
+    tx.execute(_SET_QUEUED, {"namespace": namespace, "id": job_id, "queued": counts})
 
 
 _STATUSES = """

@@ -61,14 +61,13 @@ def events(db: Snapshot, namespace: str, job_id: str) -> dict[str, list[ScalingE
 
 # ---- policies -----------------------------------------------------------------------------------
 
-# Of jobs that are stopped there is nothing to scale; the bounds still hold for who tries.
 _POLICIES = """
     SELECT g.value ->> '$.Scaling' AS document
       FROM jobs j
       JOIN job_versions v
         ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
       JOIN json_each(v.document, '$.TaskGroups') g
-     WHERE j.has_scaling = 1 AND j.stop = 0 AND g.value ->> '$.Scaling' IS NOT NULL
+     WHERE j.has_scaling = 1 AND g.value ->> '$.Scaling' IS NOT NULL
 """
 _FILTERS = {
     "namespace": "j.namespace = :namespace",
@@ -77,7 +76,7 @@ _FILTERS = {
 
 
 def policies(db: Snapshot, namespace: str = "*", job_id: str = "") -> list[ScalingPolicy]:
-    """Return the scaling policies of jobs that are not stopped, by id; the namespace `*` means all."""
+    """Return the scaling policies of jobs, by id; the namespace `*` means all."""
     values = {"namespace": namespace, "job_id": job_id}
     given = {name: value for name, value in values.items() if value and value != "*"}
     conditions = "".join(f" AND {_FILTERS[name]}" for name in given)

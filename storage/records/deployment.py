@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from storage.records.base import Record
+from storage.records.times import ZERO_TIME, nanoseconds
 
 
 class DeploymentStatus(StrEnum):
@@ -20,12 +21,12 @@ ACTIVE = frozenset({DeploymentStatus.RUNNING, DeploymentStatus.PAUSED})
 
 
 class DeploymentGroup(Record, frozen=True, kw_only=True):
-    """How far one group of the job has come; `require_progress_by` is RFC 3339 text."""
+    """How far one group of the job has come; `require_progress_by` is RFC 3339 text, or null."""
 
     auto_revert: bool = False
     auto_promote: bool = False
     progress_deadline: int = 0
-    require_progress_by: str = "0001-01-01T00:00:00Z"
+    require_progress_by: str | None = None
     promoted: bool = False
     placed_canaries: list[str] | None = None
     desired_canaries: int = 0
@@ -33,6 +34,12 @@ class DeploymentGroup(Record, frozen=True, kw_only=True):
     placed_allocs: int = 0
     healthy_allocs: int = 0
     unhealthy_allocs: int = 0
+
+    @property
+    def progress_due(self) -> int | None:
+        """Return by when the next allocation must be healthy; nanoseconds, None before the first."""
+        text = self.require_progress_by
+        return nanoseconds(text) if text and text != ZERO_TIME else None
 
 
 class Deployment(Record, frozen=True, kw_only=True):

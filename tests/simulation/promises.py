@@ -21,7 +21,6 @@ from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus, Trigger
 from storage.records.explanation import Cause
 from storage.records.job import Job, JobType
-from storage.records.times import ZERO_TIME
 from tests.simulation.world import World
 
 # What explains for good why something is not running: nothing else does when all has come to rest.
@@ -197,7 +196,7 @@ def _may_go_on(db: Snapshot, deployment: Deployment) -> bool:
     for name, state in unfinished.items():
         group = job.group(name) if job else None
         manual = group and group.update and group.update.health_check == "manual"
-        if manual or not state.progress_deadline or state.require_progress_by == ZERO_TIME:
+        if manual or not state.progress_deadline or state.progress_due is None:
             return True
         if state.desired_canaries and not state.promoted:
             return state.healthy_allocs >= state.desired_canaries

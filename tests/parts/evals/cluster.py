@@ -104,6 +104,7 @@ class Cluster:
 
         def work(tx: Transaction) -> None:
             allocations.set_client(tx, changed, self.clock.now())
+            deployments.count_late_health(tx, one, changed, self.clock.now())
             job_status.settle(tx, one.namespace, one.job_id)
 
         await self.store.write(work)

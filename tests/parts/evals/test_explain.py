@@ -178,16 +178,6 @@ async def test_a_node_that_is_not_open_says_why(
     assert only(cluster, Cause.NODE).message == f"1 allocation not placed, because {why}"
 
 
-async def test_all_at_once_counts_what_all_need(full: Cluster) -> None:
-    await run(full, job("web", group("web", asking(cpu=40), count=3), all_at_once=True))
-    reason = only(full, Cause.PLACE)
-    assert reason.missing == 3
-    assert reason.message == (
-        "3 allocations not placed, because the only node has too little cpu left; "
-        "all 3 together need 120 MHz of cpu, the most that a node has free is 100 MHz"
-    )
-
-
 async def make_room(full: Cluster) -> None:
     """Have an allocation of the job `low` make room for the job `web`."""
     wanted = PreemptionConfig(service_scheduler_enabled=True)
@@ -262,15 +252,6 @@ async def test_a_rollout_says_what_it_waits_for_and_until_when(full: Cluster) ->
     await full.run_all()
     assert only(full, Cause.DEPLOYMENT).message.endswith(
         "; 0 of 2 are healthy, more have to be, by 2026-11-21T01:50:00Z at the latest"
-    )
-
-
-async def test_groups_that_are_placed_together_wait_for_each_other(full: Cluster) -> None:
-    huge = task(resources=Resources(cpu=4000, memory_mb=10))
-    await run(full, job("web", group("a"), group("b", huge), all_at_once=True))
-    found = {one.task_group: one.message for one in reasons(full)}
-    assert found["a"] == (
-        "1 allocation not placed: it is placed together with b, which finds no place"
     )
 
 

@@ -20,6 +20,7 @@ from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.evaluation import EvalStatus
 from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job
+from storage.records.task import Resources
 from storage.records.times import nanoseconds
 from storage.store import Store
 from tests.parts.evals.cluster import Cluster
@@ -81,6 +82,10 @@ async def canary(cluster: Cluster) -> AsyncIterator[Cluster]:
 
 def newest(cluster: Cluster) -> list[Allocation]:
     return [one for one in cluster.wanted() if one.job_version == cluster.job().version]
+
+
+def of_group(cluster: Cluster, name: str) -> list[Allocation]:
+    return [one for one in cluster.wanted() if one.task_group == name]
 
 
 async def promote(cluster: Cluster, *groups: str) -> steering.Steered:
@@ -231,6 +236,41 @@ async def test_a_paused_deployment_places_nothing_until_it_goes_on(cluster: Clus
         await cluster.work()
         assert len(newest(cluster)) == 2
         assert cluster.deployment().status == DeploymentStatus.RUNNING
+
+
+async def test_once_paused_a_deployment_with_nothing_placed_fails_by_its_deadline(
+    cluster: Cluster,
+) -> None:
+    nowhere = task(resources=Resources(cpu=10**6, memory_mb=10))
+    async with watched(cluster):
+        await cluster.register(job("web", group("web", nowhere, update=with_())))
+        await cluster.work()
+        assert cluster.deployment().task_groups["web"].require_progress_by is None
+        assert cluster.deployment().modify_time == 0
+        await pause(cluster, paused=True)
+        await pause(cluster, paused=False)
+        due = cluster.deployment().task_groups["web"].progress_due
+        assert due is not None
+        assert due > cluster.clock.now()
+        cluster.wait(21)
+        await cluster.store.write(lambda tx: deployments.put(tx, cluster.deployment(), NOW))
+        failed = await until(cluster, is_(DeploymentStatus.FAILED))
+    assert failed.status_description == "Failed due to progress deadline"
+
+
+async def test_what_becomes_healthy_after_its_deployment_has_failed_is_counted(
+    cluster: Cluster,
+) -> None:
+    wanted = job("web", group("good", count=2, update=with_()), group("bad", update=with_()))
+    async with watched(cluster):
+        await cluster.register(wanted)
+        await cluster.work()
+        await cluster.report(of_group(cluster, "bad")[0], ClientStatus.FAILED, healthy=False)
+        await until(cluster, is_(DeploymentStatus.FAILED))
+        for one in of_group(cluster, "good"):
+            await cluster.report(one, ClientStatus.RUNNING, healthy=True)
+    assert cluster.deployment().task_groups["good"].healthy_allocs == 2
+    assert cluster.deployment().task_groups["bad"].unhealthy_allocs == 1
 
 
 async def set_health(cluster: Cluster, **health: bool) -> steering.Steered:

@@ -164,13 +164,19 @@ async def test_the_twenty_newest_events_of_a_group_are_kept(store: Store) -> Non
     assert [one.message for one in events(store)] == [f"note {n}" for n in range(22, 2, -1)]
 
 
-@pytest.mark.parametrize("kind", [JobType.SYSTEM, JobType.SYSBATCH])
-async def test_what_runs_on_every_node_is_there_or_not(store: Store, kind: JobType) -> None:
-    await register(store, job("web", type=kind))
-    with pytest.raises(Malformed, match=f'^jobs of type "{kind}" can only be scaled between 0'):
+async def test_a_system_job_is_there_or_not(store: Store) -> None:
+    await register(store, job("web", type=JobType.SYSTEM))
+    with pytest.raises(Malformed, match=r'^jobs of type "system" can only be scaled between 0'):
         await scale(store, 2)
     await scale(store, 0)
     assert current(store).version == 1
+
+
+async def test_a_sysbatch_job_may_run_more_than_once_on_a_node(store: Store) -> None:
+    await register(store, job("web", type=JobType.SYSBATCH))
+    await scale(store, 2)
+    (group_of_job,) = current(store).task_groups or ()
+    assert group_of_job.count == 2
 
 
 async def test_a_job_is_not_scaled_while_it_is_being_deployed(store: Store) -> None:
@@ -242,7 +248,9 @@ async def stop(store: Store, *, purge: bool) -> None:
     await stop_job(store, "default", "web", now=NOW, eval_id="e-stop", **options)
 
 
-async def test_policies_are_those_of_the_newest_versions_of_jobs_that_run(store: Store) -> None:
+async def test_policies_are_those_of_the_newest_versions_and_disabled_while_a_job_is_stopped(
+    store: Store,
+) -> None:
     await register(store, job("web", group("web", scaling=BOUNDS), group("other")))
     await register(store, job("plain"))
     await scale(store, 2)
@@ -251,6 +259,12 @@ async def test_policies_are_those_of_the_newest_versions_of_jobs_that_run(store:
     assert store.read(lambda db: scaling.policies(db, "default", "plain")) == []
     assert store.read(lambda db: scaling.policies(db, "elsewhere")) == []
     await stop(store, purge=False)
+    (kept,) = store.read(scaling.policies)
+    assert (kept.id, kept.enabled, kept.modify_index > found.modify_index) == ("ab-1", False, True)
+    await register(store, job("web", group("web", scaling=BOUNDS)))
+    (again,) = store.read(scaling.policies)
+    assert (again.id, again.enabled) == ("ab-1", True)
+    await stop(store, purge=True)
     assert store.read(scaling.policies) == []
 
 

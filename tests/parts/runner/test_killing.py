@@ -230,6 +230,7 @@ async def test_an_allocation_runs_no_longer_than_it_may(world: World) -> None:
     alloc_id = await world.place(for_at_most(SECOND // 5, main, after))
     done = await world.until_done(alloc_id)
     assert done.client_status == "complete"
+    assert done.client.description == "allocation exceeded max_run_duration"
     assert world.types(alloc_id)[-4:] == [
         "Max Run Duration Exceeded",
         "Killing",

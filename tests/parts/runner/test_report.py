@@ -8,6 +8,10 @@ import trio
 
 from storage.errors import StorageFull, StorageUnusable
 from storage.queries import evaluations, jobs
+from storage.records.base import HOUR, SECOND
+from storage.records.group import ReschedulePolicy
+from storage.records.job import Job
+from storage.records.task import Task
 from storage.store import Store
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, service
 from tests.samples import group, job
@@ -45,8 +49,28 @@ async def test_a_short_task_costs_two_writes_at_most(world: World, monkeypatch: 
     assert len(writes) <= 2
 
 
+ONCE = ReschedulePolicy(attempts=1, interval=HOUR, delay=5 * SECOND, delay_function="constant")
+
+
+def once_more(*tasks: Task, **fields: Any) -> Job:
+    """Return a batch job that is rescheduled once."""
+    return job("job", group("web", *tasks, reschedule_policy=ONCE), type="batch", **fields)
+
+
+@pytest.mark.parametrize("policy", [None, ReschedulePolicy()])
+async def test_a_failure_that_may_not_be_rescheduled_makes_no_evaluation(
+    world: World, policy: ReschedulePolicy | None
+) -> None:
+    for kind in ("service", "batch", "system"):
+        task = script("exit 1")
+        wanted = job(kind, group("web", task, reschedule_policy=policy), type=kind)
+        failed = await world.until_done(await world.place(wanted))
+        assert failed.client_status == "failed"
+        assert pending(world, kind) == []
+
+
 async def test_a_failure_makes_an_evaluation_in_the_same_write(world: World) -> None:
-    wanted = batch(script("exit 1"), priority=70)
+    wanted = once_more(script("exit 1"), priority=70)
     alloc_id = await world.place(wanted)
     failed = await world.until_done(alloc_id)
     (evaluation,) = pending(world)

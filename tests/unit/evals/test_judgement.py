@@ -11,7 +11,7 @@ from storage.records.base import SECOND
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
-from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
+from storage.records.times import nanoseconds, rfc3339
 from tests.samples import NOW, group, job
 from tests.unit.scheduler.world import World
 
@@ -109,7 +109,7 @@ def test_what_comes_up_moves_the_deadline_on(
 
 def test_without_a_progress_deadline_there_is_none() -> None:
     found = verdict(True)
-    assert (found.groups["web"].require_progress_by, found.deadline) == (ZERO_TIME, None)
+    assert (found.groups["web"].require_progress_by, found.deadline) == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
             path = re.match(r"/v1/job/([^/]+)/?(revert|scale|)$", request.get("path", ""))
             if sent := isinstance(body, dict) and "Warnings" in body and golden.sent_job(step):
                 namespace = namespace or sent.get("Namespace") or "default"
-                counts_kept = request["body"].get("PreserveCounts", False)
-                job = None if counts_kept else {**sent, "Namespace": namespace}
+                kept = {"PreserveCounts", "PreserveResources"} & request["body"].keys()
+                job = None if kept else {**sent, "Namespace": namespace}
                 registered[namespace, sent["ID"]] = job
             elif path and request["method"] != "GET" and step["response"]["status"] == 200:
                 registered.pop((namespace or "default", path[1]), None)

@@ -249,14 +249,6 @@ def test_a_port_that_one_of_them_got_is_not_given_to_another() -> None:
     assert plan.queued == {"web": 1}
 
 
-def test_all_at_once_displaces_nobody_for_a_part() -> None:
-    wanted = wanting(memory_mb=400, count=3)
-    plan = plan_of(wanted, holder("a", memory=900), all_at_once=True)
-    assert (plan.place, plan.evict, plan.displaced) == ((), (), ())
-    assert plan.annotations.desired_tg_updates["web"].preemptions == 0
-    assert len(plan_of(wanted, holder("a", memory=900)).place) == 2
-
-
 def test_thousands_that_are_alike_are_looked_at_as_one() -> None:
     many = [holder(f"a{number}", cpu=1) for number in range(1000)]
     assert len(plan_of(wanting(cpu=700), *many).evict) == 700

@@ -19,7 +19,7 @@ from storage.records.group import ReschedulePolicy, Update
 from storage.records.job import Job, JobType
 from storage.records.node import Eligibility, NodeStatus
 from storage.records.scope import Constraint
-from storage.records.times import ZERO_TIME, rfc3339
+from storage.records.times import rfc3339
 from tests.samples import NOW, group, job, task
 from tests.unit.scheduler.world import ROLLING, World, counts, node, small
 
@@ -110,7 +110,7 @@ def test_nothing_placed_nothing_begun() -> None:
     (deployment,) = World().run(web(constraints=[impossible])).deployments
     state = deployment.task_groups["web"]
     assert (state.desired_total, state.placed_allocs) == (3, 0)
-    assert state.require_progress_by == ZERO_TIME
+    assert state.require_progress_by is None
 
 
 def test_what_is_placed_later_in_the_same_version_begins_no_other() -> None:

@@ -370,29 +370,10 @@ def test_a_drained_batch_allocation_keeps_its_place() -> None:
 # ---- all at once, and nothing at all ------------------------------------------------------------------
 
 
-def test_all_at_once_places_all_or_nothing() -> None:
-    world = World(small())
-    plan = world.run(job("web", group("web", count=6), group("db"), all_at_once=True))
-    assert not plan.place
-    assert plan.queued == {"web": 6, "db": 1}
-    assert plan.blocked is not None
-    assert set(plan.failed) == {"web", "db"}
-    assert (
-        len(world.run(job("web", group("web", count=4), group("db"), all_at_once=True)).place) == 5
-    )
-
-
-def test_all_at_once_leaves_running_what_it_cannot_replace() -> None:
-    world = World(small())
-    world.run(job("web", group("web", count=2), all_at_once=True))
-    plan = world.run(job("web", group("web", OTHER, count=9), all_at_once=True))
-    assert not (plan.place)
-    assert not (plan.change)
-    assert world.of_version(0) == ["web.web[0]", "web.web[1]"]
-
-
-def test_without_all_at_once_as_many_are_placed_as_fit() -> None:
-    plan = World(small()).run(job("web", group("web", count=6), group("db")))
+@pytest.mark.parametrize("all_at_once", [False, True])
+def test_as_many_are_placed_as_fit_also_all_at_once(all_at_once: bool) -> None:
+    wanted = job("web", group("web", count=6), group("db"), all_at_once=all_at_once)
+    plan = World(small()).run(wanted)
     assert len(plan.place) == 5
     assert plan.queued == {"web": 1, "db": 1}
 

@@ -347,7 +347,8 @@ def test_a_sysbatch_job_runs_again_when_its_work_is_another() -> None:
     plan = world.run(sysbatch(group("web", OTHER)))
     assert counts(plan) == {"destructive_update": 1}
     assert [one.desired.previous_allocation for one in plan.place] == [done.id]
-    assert world.allocations[done.id].desired_status == DesiredStatus.RUN
+    assert world.allocations[done.id].desired_status == DesiredStatus.STOP
+    assert world.allocations[done.id].desired.description == UPDATED
     assert not world.evaluate().place
 
 
