@@ -5,7 +5,7 @@ from daemon.runner.host import Host
 from daemon.runner.instance import Instance
 from daemon.runner.kept_logs import About
 from daemon.runner.owner import ours
-from daemon.runner.provisions import owner_of
+from daemon.runner.provisions import owner_of, places_of
 from storage.errors import Invalid
 from storage.queries import allocations
 from storage.records.allocation import Allocation
@@ -25,7 +25,9 @@ def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     troubles = {}
     for task in instance.tasks:
         try:
-            taskdir.make_task(directory, task.name, owners[task.name], previous)
+            is_seen = places_of(host, instance, task).local.startswith(directory)
+            owner = owners[task.name]
+            taskdir.make_task(directory, task.name, owner, previous, is_seen=is_seen)
             taskdir.write_dispatched(directory, task, instance.job.payload)
         except (OSError, Invalid) as error:
             troubles[task.name] = f"failed to build task directory: {error}"

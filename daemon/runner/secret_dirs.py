@@ -25,8 +25,9 @@ _LEAST = 4  # MiB
 _OPTIONS = "nosuid,nodev,noexec,nr_inodes=1024"
 _OURS, _FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"
 # No link that a task might have put there is followed, neither by the shell nor by what it starts.
-_MOUNT = 'cd -P "$1" && [ "$(pwd -P)" = "$1" ] && exec mount -c -t tmpfs -o "$2" "$3" .'
-_UNMOUNT = 'cd -P "$1" && [ "$(pwd -P)" = "$1" ] && exec umount -c -l .'
+# Other users see the arguments, so the place is a variable.
+_MOUNT = 'cd -P "$PLACE" && [ "$(pwd -P)" = "$PLACE" ] && exec mount -c -t tmpfs -o "$1" "$2" .'
+_UNMOUNT = 'cd -P "$PLACE" && [ "$(pwd -P)" = "$PLACE" ] && exec umount -c -l .'
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 _log = logging.getLogger("steward.runner")
@@ -95,7 +96,7 @@ class SecretDirs:
         if not self._may or place in self._mounted or not _is_empty(place):
             return
         options = f"size={max(megabytes, _LEAST)}m,{_OPTIONS},{_rights(owner or ours())}"
-        problem = await self._run(["sh", "-c", _MOUNT, "sh", place, options, _SOURCE])
+        problem = await self._run(place, ["sh", "-c", _MOUNT, "sh", options, _SOURCE])
         if problem:
             _log.warning("secrets lie on the disk, at %s: %s", place, problem)
         else:
@@ -106,7 +107,7 @@ class SecretDirs:
         below = self._real(directory) if directory else self._top
         for place in [one for one in self._mounted if one.startswith(f"{below}/")]:
             self._mounted.discard(place)
-            problem = await self._run(["sh", "-c", _UNMOUNT, "sh", place])
+            problem = await self._run(place, ["sh", "-c", _UNMOUNT])
             if problem:
                 _log.warning("what is mounted at %s stays: %s", place, problem)
 
@@ -117,8 +118,8 @@ class SecretDirs:
     def _real(self, directory: str) -> str:
         return self._top + directory.removeprefix(self._given)
 
-    async def _run(self, words: Sequence[str]) -> str:
-        """Run a command; return what is wrong, or nothing."""
+    async def _run(self, place: str, words: Sequence[str]) -> str:
+        """Run a command on a place; return what is wrong, or nothing."""
         try:
             done = await trio.run_process(
                 [*self._way, *words],
@@ -126,7 +127,7 @@ class SecretDirs:
                 capture_stderr=True,
                 stdout=subprocess.DEVNULL,
                 check=False,
-                env={"PATH": PATH},
+                env={"PATH": PATH, "PLACE": place},
             )
         except OSError as error:
             return str(error)

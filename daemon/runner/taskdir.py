@@ -126,10 +126,13 @@ def make_shared(root: str, owners: Iterable[Owner] = (), previous: str = "") -> 
                     pass
 
 
-def make_task(root: str, task: str, owner: Owner, previous: str = "") -> None:
+def make_task(
+    root: str, task: str, owner: Owner, previous: str = "", *, is_seen: bool = True
+) -> None:
     """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`.
 
-    `owner` is its user. `previous` is as above.
+    `owner` is its user. `previous` is as above. A task directory that its task does not see, as
+    behind walls, is the daemon's: so nobody can replace the directories in it that are mounted.
     """
     if task in {"", SHARED} or task.startswith(".") or "/" in task or "\0" in task:
         raise Invalid(f"task name {task!r} cannot be the name of a directory")
@@ -137,7 +140,7 @@ def make_task(root: str, task: str, owner: Owner, previous: str = "") -> None:
     is_open = owner == ANYBODY
     whose = us if is_open else owner
     mode = _OPEN if is_open else _PRIVATE
-    with _root(root) as above, _made(above, task, _PRIVATE, whose) as home:
+    with _root(root) as above, _made(above, task, _PRIVATE, whose if is_seen else us) as home:
         _hand_on(previous, task, "local", home)
         for name, rights, user in (
             ("local", mode, whose),

@@ -62,6 +62,7 @@ async def test_a_local_user_neither_sees_nor_changes_anything_of_a_task(
     tries = [f"ls -a {place}; touch {place}/planted; mv {place} {place}.gone" for place in places]
     tries += [f"cat {place}/f" for place in places]
     before = names_below(node.directory(alloc_id))
+    assert alloc_id not in await as_stranger(Path("/"), "cat /proc/[0-9]*/cmdline")
     assert await as_stranger(node.config.alloc_dir, "; ".join(tries)) == ""
     assert names_below(node.directory(alloc_id)) == before
     await node.stop(alloc_id)

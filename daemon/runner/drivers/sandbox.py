@@ -67,10 +67,16 @@ def own_directories(attempt: Attempt) -> dict[str, str]:
     """Return the directories that were made for a task, as above."""
     home = f"{attempt.directory}/{attempt.task}"
     return {
-        HOME: f"{home}/local",
-        "/secrets": f"{home}/{SECRETS}",
-        "/alloc": f"{attempt.directory}/{SHARED}",
-        "/tmp": f"{home}/tmp",  # noqa: S108  # the task's own
+        inside: os.path.normpath(f"{home}/{outside}") for inside, outside in _from_home().items()
+    }
+
+
+def _from_home() -> dict[str, str]:
+    return {
+        HOME: "local",
+        "/secrets": SECRETS,
+        "/alloc": f"../{SHARED}",
+        "/tmp": "tmp",  # noqa: S108  # the task's own
     }
 
 
@@ -127,13 +133,14 @@ def walls(
             words += ["--ro-bind", path, path]
     for path in filter(os.path.isdir, _HIDDEN):
         words += ["--tmpfs", path]
+    # Named from the task's directory, where the shell has gone: arguments show no allocation.
     words += _resolver(attempt)
     words += ["--proc", "/proc", *_devices()]
     words += _volumes(attempt)
-    for inside, outside in own_directories(attempt).items():
+    for inside, outside in _from_home().items():
         words += ["--bind", outside, inside]
     # No task can put anything in the place of the logs that the daemon reads and writes.
-    words += ["--ro-bind", f"{attempt.directory}/{SHARED}/logs", "/alloc/logs"]
+    words += ["--ro-bind", f"../{SHARED}/logs", "/alloc/logs"]
     words += ["--remount-ro", "/", "--chdir", directory, "--"]
     return [*words, *_without_rights(tools, user)]
 
@@ -174,7 +181,7 @@ def _resolver(attempt: Attempt) -> Iterator[str]:
         own = f"{RESOLVER}{attempt.task}"
         text = "".join(f"{line}\n" for line in lines)
         write_beneath(attempt.directory, own, text.encode("ascii"), mode=0o644)
-        yield from ("--ro-bind", f"{attempt.directory}/{own}", place)
+        yield from ("--ro-bind", f"../{own}", place)
     elif not place.startswith("/etc/") and os.path.exists(place):
         yield from ("--ro-bind", place, place)
 

@@ -7,9 +7,10 @@ reach the shell itself do nothing; the daemon signals the task.
 
 Descriptors: 0 nothing, 1 the task's standard output, 2 the claim file, 3 the task's standard error,
 4 the filter of system calls, where there is one: bubblewrap reads it and closes it.
-Arguments: the working directory, the files by which one enters the groups of processes, one a line
-(the first line is empty where there is no group by which a task is ended), the limit of open
-files, then the command.
+Arguments: the limit of open files, then the command. All users of a machine can see these, so two
+variables, which the task does not get, hold the working directory and the files by which one enters
+the groups of processes, one a line (the first line is empty where there is no group by which a task
+is ended): both name the allocation.
 """
 
 import fcntl
@@ -28,7 +29,8 @@ trap : HUP INT QUIT TERM
 echo "shim $$" >&2 || exit 125
 (
   {enter}
-  cd -- "$1" && ulimit -S -n "$3" &&{data} umask 022 && shift 3 && unset OLDPWD &&
+  cd -- "$STEWARD_SHIM_PLACE" && ulimit -S -n "$1" &&{data} umask 022 && shift &&
+  unset OLDPWD STEWARD_SHIM_PLACE STEWARD_SHIM_GROUPS &&
   exec {launch} "$@" 2>&3 3>&-
 )
 s=$?
@@ -38,13 +40,14 @@ exit $s
 # A command that somebody runs inside the task: in a session already, watched by who started it.
 _INSIDE = """\
 {enter}
-cd -- "$1" && ulimit -S -n "$3" &&{data} umask 022 && shift 3 && unset OLDPWD &&
+cd -- "$STEWARD_SHIM_PLACE" && ulimit -S -n "$1" &&{data} umask 022 && shift &&
+unset OLDPWD STEWARD_SHIM_PLACE STEWARD_SHIM_GROUPS &&
 exec {launch} "$@"
 """
 # Into the group of processes and those that bound it, or, where there is no group by which a task
 # is ended, a note of the task's own pid.
 _ENTER_GROUPS = """set -f; IFS='
-'; for g in $2; do echo 0 >"$g" || exit; done; unset IFS; set +f"""
+'; for g in $STEWARD_SHIM_GROUPS; do echo 0 >"$g" || exit; done; unset IFS; set +f"""
 _NOTE_PID = 'read -r pid rest </proc/self/stat && echo "main $pid" >&2 || exit'
 
 # What a shell keeps to itself, changes or chokes on, and what would change the shell itself: the
@@ -56,7 +59,10 @@ _SHELLS_OWN = frozenset(
         *("SHELLOPTS", "SHLVL", "RANDOM", "SECONDS", "UID", "EUID", "FUNCNEST", "GLOBIGNORE"),
     }
 )
-_OWN_PREFIXES = ("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH", "EPOCH", "STEWARD_ENV_")
+_OWN_PREFIXES = (
+    *("LD_", "GLIBC_", "GCONV_", "LOCPATH", "MALLOC_", "BASH", "EPOCH"),
+    *("STEWARD_ENV_", "STEWARD_SHIM_"),
+)
 _CARRIER = "STEWARD_ENV_"
 
 
@@ -131,8 +137,9 @@ def command_line(
     else:
         launch = " ".join([shlex.quote(tools.setsid), *words])
         text = _TEXT.format(enter=enter, data=most, launch=launch)
-    line = [tools.sh, "-c", text, "steward-shim", directory, entry, str(open_files), *argv]
-    return line, plain | carried
+    line = [tools.sh, "-c", text, "steward-shim", str(open_files), *argv]
+    own = {"STEWARD_SHIM_PLACE": directory, "STEWARD_SHIM_GROUPS": entry}
+    return line, plain | carried | own
 
 
 @contextmanager

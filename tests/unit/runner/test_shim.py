@@ -10,13 +10,15 @@ def line_of(env: dict[str, str], user: User | None = None) -> tuple[str, list[st
     line, given = command_line(
         TOOLS, ["/bin/x", "a b"], env, directory="/d", entry="", open_files=1024, user=user
     )
-    return line[2], line[3:], given
+    own = {"STEWARD_SHIM_PLACE": "/d", "STEWARD_SHIM_GROUPS": ""}
+    assert own.items() <= given.items()
+    return line[2], line[3:], {name: given[name] for name in given.keys() - own.keys()}
 
 
 def test_the_command_is_an_argument_and_never_a_part_of_the_text() -> None:
     text, arguments, _ = line_of({})
     assert "/bin/x" not in text
-    assert arguments == ["steward-shim", "/d", "", "1024", "/bin/x", "a b"]
+    assert arguments == ["steward-shim", "1024", "/bin/x", "a b"]
 
 
 def test_ordinary_variables_need_no_other_program() -> None:
@@ -25,7 +27,9 @@ def test_ordinary_variables_need_no_other_program() -> None:
     assert given == {"A": "1", "PATH": "/bin"}
 
 
-@pytest.mark.parametrize("name", ["a.b", "IFS", "OPTIND", "LD_PRELOAD", "BASH_ENV", "1x", "x-y"])
+@pytest.mark.parametrize(
+    "name", ["a.b", "IFS", "OPTIND", "LD_PRELOAD", "BASH_ENV", "1x", "x-y", "STEWARD_SHIM_PLACE"]
+)
 def test_variables_that_a_shell_would_touch_are_carried_past_it(name: str) -> None:
     text, _, given = line_of({name: "secret value"})
     assert given == {"STEWARD_ENV_0": f"{name}=secret value"}
