@@ -17,9 +17,13 @@ def main() -> None:
         # Alone: of the command line the daemon needs nothing, and should start at once. What is
         # imported stays: until it is there (`daemon.main`), garbage is looked for seldom.
         gc.set_threshold(20_000, 1000)
+        # Before all that the daemon is made of: what is imported by then is in both processes.
+        from daemon.launcher.begin import begin
+
+        channel = begin()
         from daemon.agent import start
 
-        start(arguments[1:])
+        start(arguments[1:], channel)
     command_line().main(arguments, prog_name="steward")
 
 

@@ -1,6 +1,7 @@
 """`steward agent`: the settings from the command line, and the daemon."""
 
 import os
+import socket
 import sys
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,10 @@ from storage.errors import StewardError
 @click.option("--audit-file", help="File to which the audit is copied.")
 @click.option("--log-level", help="debug, info, warning or error [default: info].")
 @click.option("--log-format", help="text or json [default: text].")
-def agent(file: Path | None, node_meta: tuple[str, ...], **flags: object) -> None:
+@click.pass_obj
+def agent(
+    channel: socket.socket, /, file: Path | None, node_meta: tuple[str, ...], **flags: object
+) -> None:
     """Run the daemon in the foreground.
 
     Settings come from a file, then STEWARD_... variables, then these options; the later win.
@@ -58,13 +62,16 @@ def agent(file: Path | None, node_meta: tuple[str, ...], **flags: object) -> Non
     except StewardError as error:
         click.echo(f"steward: {error}", err=True)
         sys.exit(EXIT_CONFIG)
-    sys.exit(run(config, read))
+    sys.exit(run(config, read, channel))
 
 
-def start(arguments: list[str]) -> None:
-    """Run the daemon with these arguments; wrong ones end it as wrong settings do."""
+def start(arguments: list[str], channel: socket.socket) -> None:
+    """Run the daemon with these arguments; wrong ones end it as wrong settings do.
+
+    `channel` leads to its launcher.
+    """
     try:
-        agent.main(arguments, prog_name="steward agent", standalone_mode=False)
+        agent.main(arguments, prog_name="steward agent", standalone_mode=False, obj=channel)
     except click.ClickException as error:
         click.echo(f"steward: {error.format_message()}; see steward agent --help", err=True)
         sys.exit(78)

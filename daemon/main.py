@@ -13,6 +13,7 @@ import random
 import secrets
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -35,6 +36,7 @@ from daemon.clock import Clock, SystemClock
 from daemon.config import Config
 from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
+from daemon.launcher.client import LauncherGone, open_launcher
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
@@ -67,10 +69,11 @@ def unique_ids() -> Iterator[str]:
         yield f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def run(config: Config, read: Callable[[], Config]) -> int:
+def run(config: Config, read: Callable[[], Config], channel: socket.socket) -> int:
     """Run the daemon until a signal ends it; return the exit status.
 
-    `read` reads the settings anew, for those that can change while it runs.
+    `read` reads the settings anew, for those that can change while it runs. `channel` leads to the
+    launcher.
     """
     logs.set_up(config.log_level, config.log_format, os.environ)
     status = 0
@@ -78,9 +81,12 @@ def run(config: Config, read: Callable[[], Config]) -> int:
     share_one_heap()
     try:
         with _data_directory(config) as data_dir:
-            settings = Settings(msgspec.structs.replace(config, data_dir=data_dir), config, read)
+            present = msgspec.structs.replace(config, data_dir=data_dir)
+            settings = Settings(present, config, read, channel)
             source = find_source(settings.present, os.environ, getpass.getpass)
             trio.run(serve, settings, SystemClock(), source)
+    except* LauncherGone as group:
+        status = _give_up(group, EXIT_FAILURE)
     except* StorageError as group:
         status = _give_up(group, EXIT_STORAGE)
     except* StewardError as group:
@@ -92,8 +98,8 @@ def run(config: Config, read: Callable[[], Config]) -> int:
 
 
 def _give_up(group: BaseExceptionGroup, status: int) -> int:
-    for error in leaves(group):
-        print(f"steward: {error or type(error).__name__}", file=sys.stderr)  # noqa: T201  # the last word
+    for text in dict.fromkeys(str(error) or type(error).__name__ for error in leaves(group)):
+        print(f"steward: {text}", file=sys.stderr)  # noqa: T201  # the last word
     return status
 
 
@@ -118,11 +124,15 @@ def _data_directory(config: Config) -> Iterator[Path]:
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """The settings: as the daemon works with them, as they were read, and how to read them again."""
+    """The settings: as the daemon works with them, as they were read, and how to read them again.
+
+    `channel` leads to the launcher.
+    """
 
     present: Config
     given: Config
     read: Callable[[], Config]
+    channel: socket.socket
 
 
 async def serve(settings: Settings, clock: Clock, source: KeySource) -> None:
@@ -150,6 +160,9 @@ async def _run_parts(
             open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
         )
         discard_unfinished(config.data_dir)
+        launcher = await parts.enter_async_context(
+            open_launcher(settings.channel, config.alloc_dir)
+        )
         seal = await open_seal(store, source, clock.now())
         issuer = await parts.enter_async_context(open_issuer(store, seal, clock, ids))
 
@@ -215,6 +228,7 @@ async def _run_parts(
                 issuer,
                 variables,
                 TaskTokens(store, tokens, clock),
+                launcher=launcher,
                 listeners=listening.on,
                 pool_drivers=engine.drivers if engine else {},
             )

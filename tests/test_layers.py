@@ -58,6 +58,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.backups": (*STORAGE, "daemon.clock", "daemon.config"),
     "daemon.hardening": (),
     "daemon.health": STORAGE,
+    "daemon.launcher": ("daemon.hardening",),
     "daemon.installation": (*NOUNS, "daemon.config"),
     "daemon.reloading": (
         *STORAGE,
@@ -137,6 +138,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         *STORAGE,
         *COMMON,
         "daemon.confinement",
+        "daemon.launcher",
         "daemon.reach",
         "daemon.templates",
     ),

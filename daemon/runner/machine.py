@@ -10,6 +10,7 @@ import msgspec
 
 from daemon import reach
 from daemon.config import Config
+from daemon.launcher.client import Launcher
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher
 from daemon.runner.drivers import bounds, subtree
@@ -36,13 +37,14 @@ _log = logging.getLogger("steward.runner")
 
 
 async def drivers_of(
-    groups: Groups, inherited: Mapping[str, str], config: Config
+    groups: Groups, inherited: Mapping[str, str], launcher: Launcher, config: Config
 ) -> dict[str, Driver]:
     """Return the drivers that this machine has, by name."""
     holding, limits = find_bounds(groups, config)
     most = config.task_processes
-    raw = (holding, inherited, limits, most) if config.raw_exec_limits else (groups, inherited)
-    exec_ = Exec(holding, inherited, limits, most, unfiltered=config.opens_filters)
+    walled = (holding, inherited, launcher, limits, most)
+    raw = walled if config.raw_exec_limits else (groups, inherited, launcher)
+    exec_ = Exec(*walled, unfiltered=config.opens_filters)
     found: list[Driver] = [RawExec(*raw), exec_]
     found += await podman.find(
         config.podman_service, inherited, volumes=config.podman_volumes, processes=most

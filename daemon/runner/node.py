@@ -18,6 +18,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.config import DISK_FAIL, DISK_OFF, Config
+from daemon.launcher.client import Launcher
 from daemon.parts import Line
 from daemon.runner import disk, kept_logs, taskdir
 from daemon.runner.alloc import AllocRunner
@@ -322,6 +323,7 @@ async def open_runner(
     variables: Variables,
     credentials: Credentials,
     *,
+    launcher: Launcher | None = None,
     drivers: Mapping[str, Driver] | None = None,
     groups: Groups | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -332,8 +334,9 @@ async def open_runner(
     """Register this machine as a node and run its allocations.
 
     At the end of the block tasks live on, and are found again by the next runner; in development
-    they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
-    machine; of `environment`, the agent's own, tasks get the variables of an allow list.
+    they are ended. Either takes less than five seconds. `launcher` is for the drivers of the machine;
+    `drivers` and `groups` replace those. Of `environment`, the agent's own, tasks get the variables of
+    an allow list.
     `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1;
     `pool_drivers` are those of each pool of a cluster.
     """
@@ -342,7 +345,8 @@ async def open_runner(
     )
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
     if drivers is None:
-        drivers = await drivers_of(groups, inherited, config)
+        assert launcher is not None  # noqa: S101  # only drivers of a caller need none
+        drivers = await drivers_of(groups, inherited, launcher, config)
     taskdir.make_root(config.alloc_dir)
     raise_limit()
     keep_descriptors()

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from storage.store import Store
-from tests.parts.runner.conftest import data_dir, discard, end_all_of
+from tests.parts.runner.conftest import data_dir, discard, end_all_of, launcher
 from tests.parts.runner.test_artifacts import site
 from tests.parts.runner.world import World, open_world
 
-__all__ = ["data_dir", "site"]
+__all__ = ["data_dir", "launcher", "site"]
 CONTENT = "nobody but root writes here\n"
 
 
@@ -24,10 +25,13 @@ def is_untouched(victim: Path) -> bool:
 
 
 @pytest.fixture
-async def node(store: Store, data_dir: Path) -> AsyncIterator[World]:
+async def node(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterator[World]:
     """A node with `exec` and `raw_exec`."""
     groups = cgroup.find(data_dir) or Scanner()
-    drivers = {"exec": Exec(groups, {}), "raw_exec": RawExec(groups, {})}
+    drivers = {
+        "exec": Exec(groups, {}, launcher),
+        "raw_exec": RawExec(groups, {}, launcher),
+    }
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
     end_all_of(data_dir)
@@ -35,9 +39,9 @@ async def node(store: Store, data_dir: Path) -> AsyncIterator[World]:
 
 
 @pytest.fixture
-def walls() -> None:
+def walls(launcher: Launcher) -> None:
     """Skip where this machine lets nobody build the walls of `exec`."""
-    if trouble := Exec(Scanner(), {}).fingerprint().trouble:
+    if trouble := Exec(Scanner(), {}, launcher).fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.scan import Scanner
 from tests.service.daemon import open_steward
@@ -19,9 +20,9 @@ def printing(driver: str) -> object:
 
 @pytest.mark.parametrize("driver", ["raw_exec", "exec"])
 async def test_task_gets_only_variables_of_the_allow_list(
-    driver: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    driver: str, tmp_path: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if driver == "exec" and (trouble := Exec(Scanner(), {}).fingerprint().trouble):
+    if driver == "exec" and (trouble := Exec(Scanner(), {}, launcher).fingerprint().trouble):
         pytest.skip(f"exec: {trouble}")
     for name in (*HIDDEN, "APP_MODE"):
         monkeypatch.setenv(name, VALUE)

@@ -59,6 +59,12 @@ HARMLESS = {
                 "_exit",
                 "access",
                 "close",
+                "chdir",
+                "closerange",
+                "dup2",
+                "fork",
+                "setsid",
+                "pipe2",
                 "cpu_count",
                 "dup",
                 "fdopen",
@@ -103,7 +109,9 @@ HARMLESS = {
     ),
     "shutil": frozenset({"disk_usage", "get_terminal_size", "which"}),
     "subprocess": frozenset(),
-    "signal": frozenset({"Signals", "getsignal", "signal", "strsignal", "valid_signals"}),
+    "signal": frozenset(
+        {"Signals", "getsignal", "set_wakeup_fd", "signal", "strsignal", "valid_signals"}
+    ),
 }
 APART = {
     "daemon/cli/": "the command line: a client, which keeps nothing that a daemon promised",

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from daemon.confinement import bpf, filters
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers import config, limits, sandbox, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import (
@@ -73,13 +74,14 @@ class Exec(Local):
         self,
         groups: Groups,
         inherited: Mapping[str, str],
+        launcher: Launcher,
         bounds: Bounds = UNLIMITED,
         processes: int = 0,
         *,
         unfiltered: bool = False,
     ) -> None:
         """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say."""
-        super().__init__(groups, inherited, bounds, processes)
+        super().__init__(groups, inherited, launcher, bounds, processes)
         self._walls = sandbox.find_tools()
         self._unfiltered = unfiltered
         self._no_filter = ""  # why this machine has no filter; found by `fingerprint`

@@ -8,14 +8,14 @@ nothing starts twice, and nothing is lost, wherever the daemon was killed.
 
 import os
 import resource
-import signal as signals
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
 
 import msgspec
 import trio
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers import claim, session, shim
 from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
@@ -35,8 +35,6 @@ _PATIENCE = 10.0  # seconds for a shim to go when its task is dead
 _NULL = "/dev/null"
 _NEEDED = "sh, setsid or env"
 _TERMINAL = "xterm"  # what a terminal that somebody opens into a task is, unless the task says so
-# The interpreter ignores some, and whoever started the daemon may have: tasks get them as they are.
-_SIGNALS = tuple(signals.valid_signals() - {signals.SIGKILL, signals.SIGSTOP})
 # Errors after which another attempt may go better: of what the machine lacks at the moment.
 _PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY})
 
@@ -44,8 +42,8 @@ _PASSING = frozenset({ENOSPC, EDQUOT, EAGAIN, ENOMEM, EMFILE, ENFILE, EIO, EBUSY
 class Local:
     """Such a driver.
 
-    `inherited` is what tasks get of the agent's environment, `processes` how many a task may have
-    where that can be enforced.
+    `inherited` is what tasks get of the agent's environment, `launcher` what starts them, `processes`
+    how many a task may have where that can be enforced.
     """
 
     name = ""
@@ -54,10 +52,12 @@ class Local:
         self,
         groups: Groups,
         inherited: Mapping[str, str],
+        launcher: Launcher,
         bounds: Bounds = UNLIMITED,
         processes: int = 0,
     ) -> None:
         self._groups, self._bounds = groups, bounds
+        self._launcher = launcher
         self._processes = processes
         self._inherited = inherited
         self._tools = shim.find_tools()
@@ -116,7 +116,7 @@ class Local:
             descriptor = claim.take(path)
             try:
                 if descriptor is not None and not claim.read_open(descriptor).shim:
-                    return self._spawn(attempt, path, descriptor)
+                    return await self._spawn(attempt, path, descriptor)
             finally:
                 if descriptor is not None:
                     os.close(descriptor)
@@ -190,7 +190,7 @@ class Local:
     def _group_of(self, attempt: Attempt, trace: Trace) -> Group:
         return self._group(trace, attempt.alloc_id, attempt.task)
 
-    def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
+    async def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
         """Start the shell with the claim in its hand. Raises `StartFailed`, `OSError`, `ValueError`."""
         limits = self._limits(attempt)
         group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
@@ -200,14 +200,13 @@ class Local:
         group.prepare()
         os.ftruncate(descriptor, 0)
         os.write(descriptor, f"group {group.label}\n".encode())
-        # Kept free, so that what was started can be watched however many descriptors are open.
-        spare = os.dup(descriptor)
-        try:
-            pid = _start(line, env, attempt, descriptor, self._filter(attempt))
-        finally:
-            os.close(spare)
+        with _outputs(attempt) as outputs, shim.readable(self._filter(attempt)) as filtered:
+            passed = [descriptor, *outputs, *([] if filtered is None else [filtered])]
+            pid, watched = await self._launcher.start(
+                (attempt.alloc_id, attempt.task, attempt.number), (line, env), passed
+            )
         started = self._started(attempt, path, Trace(group=group.label, shim=pid))
-        process = self._process(started, os.pidfd_open(pid))
+        process = self._process(started, watched)
         if attempt.number:
             with suppress(FileNotFoundError):
                 os.unlink(_claim_path(msgspec.structs.replace(attempt, number=attempt.number - 1)))
@@ -264,32 +263,13 @@ def _claim_path(attempt: Attempt) -> str:
     return f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
 
 
-def _start(
-    line: list[str], env: dict[str, str], attempt: Attempt, descriptor: int, filtered: bytes
-) -> int:
-    """Start the shell with its descriptors; return its pid. Raises `OSError`."""
+@contextmanager
+def _outputs(attempt: Attempt) -> Iterator[list[int]]:
+    """Open where the task writes what it prints, and what it says of errors. Raises `OSError`."""
     with ExitStack() as held:
         opened: list[int] = []
         for kind in ("stdout", "stderr"):
             log = TaskLog(attempt.directory, attempt.task, kind, attempt.log)
             opened.append(os.open(_NULL, os.O_WRONLY) if attempt.log.disabled else log.open())
             held.callback(os.close, opened[-1])
-        out, err = opened
-        actions: list[tuple[object, ...]] = [
-            (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, out, 1),
-            (os.POSIX_SPAWN_DUP2, descriptor, 2),
-            (os.POSIX_SPAWN_DUP2, err, 3),
-        ]
-        end = held.enter_context(shim.readable(filtered))
-        if end is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, end, shim.FILTER))
-        return os.posix_spawn(
-            line[0],
-            line,
-            env,
-            file_actions=actions,
-            setsid=True,
-            setsigmask=(),
-            setsigdef=_SIGNALS,
-        )
+        yield opened

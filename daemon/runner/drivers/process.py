@@ -81,7 +81,6 @@ class Process:
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
             self.release()
-            self._reap()
         trace = claim.read(self._path)
         killed = self._bounded.killed()  # what says so may go with the group
         self._trouble = await self._group.clear(trace)
@@ -97,12 +96,6 @@ class Process:
 
     def _end(self, trace: Trace) -> Exit:
         return trace.end
-
-    def _reap(self) -> None:
-        try:
-            os.waitpid(self._shim, os.WNOHANG)
-        except ChildProcessError:
-            return  # started by an earlier daemon
 
     def signal(self, name: str) -> None:
         """Send a signal to the task's main process; an unknown name means SIGINT."""

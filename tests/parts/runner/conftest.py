@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.launcher.client import Launcher, open_launcher
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.mock import MockDriver
@@ -16,6 +17,7 @@ from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.secret_dirs import mounted
 from storage.store import Store
+from tests import launchers
 from tests.parts.runner.world import Pipe, World, open_world
 
 
@@ -55,10 +57,17 @@ def discard(owner: Path) -> None:
 
 
 @pytest.fixture
-async def world(store: Store, data_dir: Path) -> AsyncIterator[World]:
+async def launcher(data_dir: Path) -> AsyncIterator[Launcher]:
+    """What starts tasks."""
+    async with open_launcher(launchers.begin(), data_dir / "alloc") as opened:
+        yield opened
+
+
+@pytest.fixture
+async def world(store: Store, data_dir: Path, launcher: Launcher) -> AsyncIterator[World]:
     """A node with the machine's own drivers, and one that does as it is told."""
     groups = cgroup.find(data_dir) or Scanner()
-    drivers = {"raw_exec": RawExec(groups, {}), "mock_driver": MockDriver()}
+    drivers = {"raw_exec": RawExec(groups, {}, launcher), "mock_driver": MockDriver()}
     async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
     end_all_of(data_dir)
@@ -77,9 +86,12 @@ def groups(request: pytest.FixtureRequest, data_dir: Path) -> Iterator[Groups]:
 
 
 @pytest.fixture
-async def held_world(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
+async def held_world(
+    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
+) -> AsyncIterator[World]:
     """A node that holds processes together in each of the ways."""
-    async with open_world(store, data_dir, drivers={"raw_exec": RawExec(groups, {})}) as opened:
+    drivers = {"raw_exec": RawExec(groups, {}, launcher)}
+    async with open_world(store, data_dir, drivers=drivers) as opened:
         yield opened
 
 

@@ -16,7 +16,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import trio
 
-from daemon.runner.drivers import local
+from daemon.launcher.client import Launcher
 from daemon.runner.report import Reports
 from storage.records.base import SECOND
 from storage.records.task import RestartPolicy
@@ -33,16 +33,16 @@ def alloc_id_in(data_dir: Path) -> str:
 
 
 def prepare(point: str) -> None:
-    start = local._start
+    start = Launcher.start
 
-    def die(*args: Any, **fields: Any) -> int:
+    async def die(*args: Any, **fields: Any) -> tuple[int, int]:
         if point == "after-spawn":
-            start(*args, **fields)
+            await start(*args, **fields)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError
 
     if point.endswith("-spawn"):
-        local._start = die
+        Launcher.start = die
     if point == "unrecorded":
         Reports.add = lambda self, report: None
 

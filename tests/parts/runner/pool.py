@@ -15,6 +15,7 @@ from daemon.acl.tokens import open_tokens
 from daemon.api import wrapper
 from daemon.clock import SystemClock
 from daemon.config import Config
+from daemon.launcher.client import open_launcher
 from daemon.runner.drivers.slurm.engine import Engine, open_engine
 from daemon.runner.node import open_runner
 from daemon.variables.tasks import TaskVariables
@@ -24,6 +25,7 @@ from storage.queries import cluster_runs, nodes
 from storage.records.cluster_run import ClusterRun
 from storage.records.pool import SLURM, Pool
 from storage.store import Store
+from tests import launchers
 from tests.fakes.slurm.world import FakeSlurm
 from tests.parts.api.asking import parts_of
 from tests.parts.runner.world import SEAL, Signer, World, unique_ids
@@ -78,6 +80,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
     clock = SystemClock()
     with listening(config) as (config, listeners):  # with the port
         async with (
+            open_launcher(launchers.begin(), config.alloc_dir) as launcher,
             open_tokens(store, clock, SEAL, asks=True) as tokens,
             open_engine(
                 store,
@@ -95,6 +98,7 @@ async def open_pool(store: Store, slurm: FakeSlurm, config: Config) -> AsyncIter
                 Signer(),
                 TaskVariables(store, SEAL, asks=True),
                 TaskTokens(store, tokens, clock),
+                launcher=launcher,
                 environment={"PATH": slurm.path},
                 pool_drivers=engine.drivers,
             ) as runner,

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import trio
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.limits import UNLIMITED
@@ -37,9 +38,11 @@ LINGER = "exec sleep 600"
 
 
 @pytest.fixture
-async def walled(store: Store, data_dir: Path, groups: Groups) -> AsyncIterator[World]:
+async def walled(
+    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
+) -> AsyncIterator[World]:
     """A node with the driver, with each way to hold processes together."""
-    driver = Exec(groups, {}, UNLIMITED)
+    driver = Exec(groups, {}, launcher, UNLIMITED)
     if trouble := driver.fingerprint().trouble:
         pytest.skip(f"exec: {trouble}")
     volumes = [
@@ -337,15 +340,15 @@ async def test_what_a_shell_at_a_terminal_has_started_ends_with_the_connection(
 
 
 async def test_it_is_found_again_by_another_daemon(
-    store: Store, data_dir: Path, groups: Groups
+    store: Store, data_dir: Path, groups: Groups, launcher: Launcher
 ) -> None:
-    driver = Exec(groups, {}, UNLIMITED)
+    driver = Exec(groups, {}, launcher, UNLIMITED)
     if driver.fingerprint().trouble:
         pytest.skip("no sandbox here")
     async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         alloc_id = await world.place(service(inside(f"echo up; {LINGER}")))
         await world.until_printed(alloc_id, "up")
-    async with open_world(store, data_dir, drivers={"exec": Exec(groups, {}, UNLIMITED)}) as world:
+    async with open_world(store, data_dir, drivers={"exec": driver}) as world:
         await world.until_status(alloc_id, "running")
         await world.stop(alloc_id)
         await world.until_done(alloc_id)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.node import _MOST_SESSIONS
@@ -75,8 +76,8 @@ def narrow(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
-    drivers = {"raw_exec": RawExec(Scanner(), {})}
+async def narrow_world(store: Store, narrow: Path, launcher: Launcher) -> AsyncIterator[World]:
+    drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
     async with open_world(store, narrow, drivers=drivers) as opened:
         yield opened
 

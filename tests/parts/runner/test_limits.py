@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers import bounds, cgroup, subtree
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.exec import Exec
@@ -79,11 +80,13 @@ def found(way: str, data_dir: Path) -> tuple[Groups, Bounds]:
 
 
 @pytest.fixture(params=["v1-raw_exec", "v2-raw_exec", "rlimit-raw_exec", "v1-exec", "v2-exec"])
-async def held(request: pytest.FixtureRequest, store: Store, data_dir: Path) -> AsyncIterator[Held]:
+async def held(
+    request: pytest.FixtureRequest, store: Store, data_dir: Path, launcher: Launcher
+) -> AsyncIterator[Held]:
     """A node with each way to hold tasks to limits, for each driver."""
     way, _, name = request.param.partition("-")
     groups, bounding = found(way, data_dir)
-    driver: Driver = (Exec if name == "exec" else RawExec)(groups, {}, bounding, MOST)
+    driver: Driver = (Exec if name == "exec" else RawExec)(groups, {}, launcher, bounding, MOST)
     if trouble := driver.fingerprint().trouble:
         pytest.skip(trouble)
     async with open_world(store, data_dir, drivers={name: driver}) as world:
@@ -241,9 +244,9 @@ async def test_the_node_says_what_is_enforced_and_by_what(held: Held) -> None:
 
 
 async def test_raw_exec_holds_nobody_to_anything_unless_it_is_told(
-    store: Store, data_dir: Path
+    store: Store, data_dir: Path, launcher: Launcher
 ) -> None:
-    driver = RawExec(cgroup.find(data_dir) or Scanner(), {})
+    driver = RawExec(cgroup.find(data_dir) or Scanner(), {}, launcher)
     async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
         text = "ulimit -d; head -c 60m /dev/zero | tail -c 60m | wc -c"
         alloc_id = await world.place(batch(script(text, resources=Resources(memory_mb=1))))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.launcher.client import Launcher
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
@@ -107,8 +108,11 @@ async def test_a_development_node_keeps_to_loopback_and_knows_the_mock_driver(
     assert sorted(node.drivers) == ["docker", "exec", "mock_driver", "podman", "raw_exec"]
 
 
-async def test_a_node_says_what_it_cannot_guarantee(store: Store, data_dir: Path) -> None:
-    async with open_world(store, data_dir, drivers={"raw_exec": RawExec(Scanner(), {})}):
+async def test_a_node_says_what_it_cannot_guarantee(
+    store: Store, data_dir: Path, launcher: Launcher
+) -> None:
+    drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
+    async with open_world(store, data_dir, drivers=drivers):
         attributes = only_node(store).attributes
     assert attributes["driver.raw_exec.containment"] == "scan"
     assert "outlives its task" in attributes["driver.raw_exec.unenforced.stop"]

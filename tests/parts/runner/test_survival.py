@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import trio
 
+from daemon.launcher.client import Launcher, open_launcher
 from daemon.runner import node
 from daemon.runner.drivers import cgroup, claim
 from daemon.runner.drivers.driver import Attempt, Running
@@ -22,6 +23,7 @@ from daemon.runner.drivers.scan import Scanner
 from daemon.runner.taskdir import CLAIM
 from storage.queries import nodes
 from storage.store import open_store
+from tests import launchers
 from tests.parts.runner.doomed import alloc_id_in
 from tests.parts.runner.world import (
     Pipe,
@@ -280,8 +282,8 @@ def test_a_daemon_that_ends_leaves_the_group_of_a_task_that_is_about_to_join_it(
 class Tardy(RawExec):
     """Ends what nobody knows any more only after something else has begun, or nothing will."""
 
-    def __init__(self, neighbour: int) -> None:
-        super().__init__(Scanner(), {})
+    def __init__(self, neighbour: int, launcher: Launcher) -> None:
+        super().__init__(Scanner(), {}, launcher)
         self._neighbour = neighbour  # a process
         self._begun = trio.Event()
         self.met: list[bool] = []  # for each task that began: whether the neighbour lived
@@ -303,9 +305,13 @@ async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_
     purged, new = alloc_id_in(data_dir), str(uuid4())
     text = f"trap '' INT TERM; echo $$ >{pipe.path}; while :; do sleep 0.01; done"
     with daemon(data_dir, "recorded", text) as process:
-        driver = Tardy(int(await pipe.line()))
+        neighbour = int(await pipe.line())
         told_running(process)
-    async with open_store(data_dir, cluster_id="cluster", now=NOW) as store:
+    async with (
+        open_launcher(launchers.begin(), data_dir / "alloc") as launcher,
+        open_store(data_dir, cluster_id="cluster", now=NOW) as store,
+    ):
+        driver = Tardy(neighbour, launcher)
         await purge_job(store, batch(script(text)))
         (here,) = store.read(nodes.every)
         await place_job(store, batch(script("exit 0"), job_id="new"), here.id, new)
@@ -323,11 +329,11 @@ class Stuck(RawExec):
 
 
 async def test_what_cannot_be_ended_does_not_keep_the_daemon_from_its_work(
-    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "_LEAVING", 0.05)
     (data_dir / "alloc" / str(uuid4())).mkdir(parents=True)
-    async with reopened(data_dir, drivers={"raw_exec": Stuck(Scanner(), {})}) as world:
+    async with reopened(data_dir, drivers={"raw_exec": Stuck(Scanner(), {}, launcher)}) as world:
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 
 

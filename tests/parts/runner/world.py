@@ -4,7 +4,7 @@ import base64
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -18,6 +18,7 @@ from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import SystemClock
 from daemon.config import Config
+from daemon.launcher.client import open_launcher
 from daemon.runner.node import Runner, open_runner
 from daemon.variables import change
 from daemon.variables.tasks import TaskVariables
@@ -29,7 +30,7 @@ from storage.records.job import Job
 from storage.records.node import Node
 from storage.records.task import LogConfig, RestartPolicy, Task
 from storage.store import Store
-from tests import samples
+from tests import launchers, samples
 from tests.unit.runner.placements import placed
 
 SEAL = Seal({1: bytes(32)})
@@ -196,6 +197,9 @@ async def open_world(
     config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
     clock = SystemClock()
     async with (
+        open_launcher(launchers.begin(), config.alloc_dir)
+        if drivers is None
+        else nullcontext() as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
         open_runner(
             store,
@@ -205,6 +209,7 @@ async def open_world(
             Signer(),
             TaskVariables(store, SEAL, asks=True),
             TaskTokens(store, tokens, clock),
+            launcher=launcher,
             drivers=drivers,
             environment=environment or {},
             pool_drivers=pool_drivers or {},

@@ -1,0 +1,18 @@
+"""Random messages to launchers: python -m bench.launcher_fuzz [NUMBER] [SEED]; docs/security-review.md has the result."""
+
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.parts.launcher.test_protocol import fuzz
+
+number = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+seed = int(sys.argv[2]) if len(sys.argv) > 2 else 26
+with tempfile.TemporaryDirectory() as directory:
+    began = time.monotonic()
+    ended = fuzz(random.Random(seed), Path(directory), number)
+print(
+    f"{number} messages in {time.monotonic() - began:.0f} s: {ended} ended a launcher, nothing was made"
+)

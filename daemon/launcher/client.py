@@ -1,0 +1,217 @@
+"""The daemon's side of the launcher: many ask at the same time, and one task reads the answers.
+
+Who is cancelled while it waits leaves a note, so that the descriptors of a late answer are closed. When the
+launcher ends, the daemon ends: `LauncherGone` is contained nowhere.
+"""
+
+import errno
+import itertools
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import trio
+
+from daemon.launcher.channel import LONGEST, close, receive, sealed, send
+from daemon.launcher.messages import (
+    MOST_OPEN,
+    MOST_PAYLOAD,
+    VERSION,
+    Answer,
+    Failed,
+    Hello,
+    Payload,
+    Question,
+    Reply,
+    Request,
+    Start,
+    Started,
+    Welcome,
+)
+
+
+class LauncherGone(BaseException):
+    """The launcher has ended. No task has failed by that, so no place that contains errors may see it."""
+
+    def __init__(self) -> None:
+        super().__init__("the launcher has ended, and the daemon with it; tasks go on")
+
+
+class _Waiter:
+    """A request without an answer. `spare` keeps a place free for the descriptor that is to come."""
+
+    def __init__(self, spare: int | None) -> None:
+        self._spare = spare
+        self.answered = trio.Event()
+        self.is_wanted = True
+        self.body: Answer | None = None
+        self.descriptors: list[int] = []
+
+    def make_room(self) -> None:
+        """Give the place to what comes."""
+        if self._spare is not None:
+            os.close(self._spare)
+            self._spare = None
+
+    def take(self, body: Answer, descriptors: list[int]) -> None:
+        """Hand over the answer."""
+        self.body, self.descriptors = body, descriptors
+        self.answered.set()
+        if not self.is_wanted:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Want the answer no more, whether or not it has come."""
+        self.is_wanted = False
+        close(self.descriptors)
+        self.descriptors = []
+
+
+class Launcher:
+    """What the daemon asks of its launcher."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._channel.setblocking(False)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._numbers = itertools.cycle(range(2**32))
+        self._waiting: dict[int, _Waiter] = {}
+        self._free = trio.Semaphore(MOST_OPEN, max_value=MOST_OPEN)
+        self._sending = trio.Lock()
+
+    # --- requests ---
+
+    async def greet(self, directory: Path) -> Welcome:
+        """Name the directory of allocations, once; return when no other launcher is at work there."""
+        body, _ = await self._ask(Hello(version=VERSION, directory=str(directory)))
+        assert isinstance(body, Welcome)  # noqa: S101  # both sides are of one program
+        return body
+
+    async def start(
+        self,
+        attempt: tuple[str, str, int],
+        line: tuple[Sequence[str], Mapping[str, str]],
+        descriptors: Sequence[int],
+    ) -> tuple[int, int]:
+        """Start the shim of an attempt with these words and variables; return its pid and pidfd.
+
+        `attempt` is allocation, task and number; `descriptors` are the claim, the task's standard
+        output and error, and its filter, where it has one. A start goes on to its end, whoever is cancelled. Raises `OSError`, and
+        `ValueError` for a text that no program can be given.
+        """
+        words, env = line
+        variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
+        payload = self._encoder.encode(Payload(words=[*map(os.fsencode, words)], env=variables))
+        if len(payload) > MOST_PAYLOAD:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        allocation, task, number = attempt
+        request = Start(allocation=allocation, task=task, attempt=number)
+        passed = sealed(payload)
+        try:
+            # Kept free, so that the shim can be watched however many descriptors are open.
+            spare = os.dup(passed)
+            with trio.CancelScope(shield=True):
+                body, received = await self._ask(request, [passed, *descriptors], spare)
+        finally:
+            os.close(passed)
+        assert isinstance(body, Started)  # noqa: S101  # as above
+        return body.pid, received[0]
+
+    # --- how they travel ---
+
+    async def _ask(
+        self, request: Request, descriptors: Sequence[int] = (), spare: int | None = None
+    ) -> tuple[Answer, list[int]]:
+        """Return the answer to a request, with its descriptors. Raises `OSError`."""
+        waiter = _Waiter(spare)
+        try:
+            await self._send(request, descriptors, waiter)
+            await waiter.answered.wait()
+        except BaseException:
+            waiter.abandon()
+            raise
+        finally:
+            waiter.make_room()
+        if waiter.body is None:
+            raise LauncherGone
+        if isinstance(waiter.body, Failed):
+            raise _error(waiter.body)
+        return waiter.body, waiter.descriptors
+
+    async def _send(self, request: Request, descriptors: Sequence[int], waiter: _Waiter) -> None:
+        await self._free.acquire()  # `_take` releases it
+        try:
+            async with self._sending:
+                number = next(self._numbers)
+                question = Question(number=number, descriptors=len(descriptors), body=request)
+                data = self._encoder.encode(question)
+                while not self._is_sent(data, descriptors):
+                    await trio.lowlevel.wait_writable(self._channel)
+                self._waiting[number] = waiter
+        except BaseException:
+            self._free.release()
+            raise
+
+    def _is_sent(self, data: bytes, descriptors: Sequence[int]) -> bool:
+        try:
+            send(self._channel, data, descriptors)
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            raise LauncherGone from None
+        return True
+
+    async def run(self, reading: trio.CancelScope) -> None:
+        """Hand out the answers until the scope is cancelled. Raises `LauncherGone`."""
+        try:
+            with reading:
+                while True:
+                    await trio.lowlevel.wait_readable(self._channel)
+                    while self._take():
+                        pass
+        finally:
+            for waiter in self._waiting.values():
+                waiter.answered.set()
+
+    def _take(self) -> bool:
+        """Take the next answer; tell whether there was one. Raises `LauncherGone`."""
+        try:
+            # A look first: who waits for a descriptor keeps a place free for it.
+            data = self._channel.recv(LONGEST, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if not data:
+            raise LauncherGone
+        reply = self._decoder.decode(data)
+        waiter = self._waiting.pop(reply.number)
+        waiter.make_room()
+        _, descriptors = receive(self._channel)
+        self._free.release()
+        waiter.take(reply.body, descriptors)
+        return True
+
+
+def _error(failed: Failed) -> Exception:
+    return OSError(failed.number, failed.text) if failed.number else ValueError(failed.text)
+
+
+@asynccontextmanager
+async def open_launcher(channel: socket.socket, directory: Path) -> AsyncIterator[Launcher]:
+    """Have the launcher at the other end serve a directory of allocations while the block runs."""
+    with channel:
+        launcher = Launcher(channel)
+        async with trio.open_nursery() as nursery:
+            # Who is cancelled may have to end what it has begun: until then answers are read.
+            reading = trio.CancelScope(shield=True)
+            nursery.start_soon(launcher.run, reading)
+            try:
+                await launcher.greet(directory)
+                yield launcher
+            finally:
+                reading.cancel()

@@ -1,0 +1,101 @@
+"""Everything that the daemon and the launcher say to each other.
+
+Arrays of MessagePack, each with its number first. A decoder refuses unknown numbers, further fields and
+wrong types. Both sides are of one program, so there is one version of all this: `VERSION` only guards
+against a mixture.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+VERSION = 1
+MOST_OPEN = 64  # requests without an answer
+MOST_TEXT = 4096  # characters of a name or a path
+MOST_PAYLOAD = (
+    4 * 1024 * 1024
+)  # bytes; the kernel takes half of that for a program's words and variables
+
+Number = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=8)]
+Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
+Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
+Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[^./\x00][^/\x00]{0,254}\Z")]
+
+
+class Message(
+    msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True
+):
+    """What all messages are: closed arrays."""
+
+
+# --- requests ---
+
+
+class Hello(Message, frozen=True, kw_only=True, tag=1):
+    """The first request, and only the first. `directory` is that of all allocations."""
+
+    version: int
+    directory: Text
+
+
+class Start(Message, frozen=True, kw_only=True, tag=2):
+    """Start the shim of an attempt.
+
+    Descriptors: a sealed `Payload`, the locked claim, the task's standard output and error, and what
+    its filter of system calls is read from, where it has one.
+    """
+
+    allocation: Id
+    task: Name
+    attempt: Number
+
+
+class Payload(Message, frozen=True, kw_only=True):
+    """What may be too long for a message: the words of the shim, and its variables."""
+
+    words: Words
+    env: dict[bytes, bytes]
+
+
+# --- answers ---
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag=1):
+    """The answer to `Hello`."""
+
+    is_root: bool
+
+
+class Started(Message, frozen=True, kw_only=True, tag=2):
+    """A process was started; its pidfd comes with the answer."""
+
+    pid: Number
+
+
+class Failed(Message, frozen=True, kw_only=True, tag=3):
+    """It could not be done: the error's number, and its text; 0: a value is no such value."""
+
+    number: Number
+    text: str
+
+
+Request = Hello | Start
+Answer = Welcome | Started | Failed
+
+
+class Question(Message, frozen=True, kw_only=True):
+    """A request: its number, how many descriptors come with it, and what is asked."""
+
+    number: Number
+    descriptors: Count
+    body: Request
+
+
+class Reply(Message, frozen=True, kw_only=True):
+    """The answer to the request of that number, and how many descriptors come with it."""
+
+    number: Number
+    descriptors: Count
+    body: Answer

@@ -1,0 +1,144 @@
+"""The launcher's side: one thread that takes a message, judges it, does it and answers.
+
+A message that is wrong in form ends the launcher, and so the daemon. A message that asks for what is not
+allowed, or what the machine refuses, is answered with the reason.
+"""
+
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from daemon.launcher import starting
+from daemon.launcher.channel import Wrong, close, receive, send
+from daemon.launcher.messages import (
+    VERSION,
+    Answer,
+    Failed,
+    Hello,
+    Message,
+    Question,
+    Reply,
+    Start,
+    Started,
+    Welcome,
+)
+
+Done = tuple[Answer, list[int]]  # the answer, and the descriptors that go with it
+
+LOCK = ".launcher"  # in the directory of all allocations: held by the one launcher that there is
+_EXIT_WRONG = 1
+
+
+class Server:
+    """One life of the launcher."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._decoder = msgspec.msgpack.Decoder(Question)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._is_greeted = False
+
+    def run(self) -> int:
+        """Serve until the daemon's end closes; return the exit status."""
+        bell, ringer = os.pipe()
+        for descriptor in (bell, ringer):
+            os.set_blocking(descriptor, False)
+        # The signal alone interrupts nothing: the byte that it leaves ends the wait.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(ringer, warn_on_full_buffer=False)
+        waits = select.poll()
+        waits.register(self._channel, select.POLLIN)
+        waits.register(bell, select.POLLIN)
+        try:
+            while True:
+                ready = [descriptor for descriptor, _ in waits.poll()]
+                if bell in ready:
+                    os.read(bell, 4096)
+                    _reap()
+                if self._channel.fileno() in ready and not self._serve_one():
+                    return 0
+        except Wrong as error:
+            say(f"a wrong message: {error}")
+            return _EXIT_WRONG
+        except (BrokenPipeError, ConnectionResetError):  # the daemon ended before the answer
+            return 0
+
+    def _serve_one(self) -> bool:
+        """Answer the next request; tell whether there was one. Raises `Wrong` or `OSError`."""
+        data, descriptors = receive(self._channel)
+        if not data:
+            return False
+        try:
+            try:
+                question = self._decoder.decode(data)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise Wrong(str(error)) from None
+            body, passed = self._answer(question, descriptors)
+        finally:
+            close(descriptors)
+        reply = Reply(number=question.number, descriptors=len(passed), body=body)
+        try:
+            send(self._channel, self._encoder.encode(reply), passed)
+        finally:
+            close(passed)
+        return True
+
+    def _answer(self, question: Question, descriptors: Sequence[int]) -> Done:
+        kind = type(question.body)
+        wanted, handler = _TABLE[kind]
+        if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
+            raise Wrong(f"{kind.__name__} came with {len(descriptors)} descriptors")
+        if self._is_greeted == (kind is Hello):
+            raise Wrong(f"{kind.__name__} came at the wrong time")
+        try:
+            return handler(self, question.body, descriptors)
+        except OSError as error:
+            return Failed(number=error.errno or errno.EIO, text=error.strerror or str(error)), []
+        except ValueError as error:  # a text that no program can be given
+            return Failed(number=0, text=str(error)), []
+
+    # --- requests ---
+
+    def greet(self, request: Hello, descriptors: Sequence[int]) -> Done:
+        """Become the only launcher of a directory: wait until the one before has ended."""
+        del descriptors
+        if request.version != VERSION:
+            raise Wrong(f"version {request.version} of the protocol, not {VERSION}")
+        self._is_greeted = True
+        os.makedirs(request.directory, mode=0o711, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # It stays open, and so locked, until the end of this process.
+        fcntl.flock(os.open(f"{request.directory}/{LOCK}", flags, 0o600), fcntl.LOCK_EX)
+        return Welcome(is_root=os.geteuid() == 0), []
+
+    def start(self, request: Start, descriptors: Sequence[int]) -> Done:
+        """Start a shim."""
+        pid, descriptor = starting.start(*descriptors)
+        return Started(pid=pid), [descriptor]
+
+
+def _reap() -> None:
+    """Let go of all children that have ended; each was given its pidfd before this."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def say(text: str) -> None:
+    """Write a line to the log of the daemon."""
+    print(f"steward: launcher: {text}", file=sys.stderr, flush=True)  # noqa: T201  # it has no other log
+
+
+# How many descriptors come with each request, and what answers it.
+_TABLE: dict[type[Message], tuple[range, Callable[..., Done]]] = {
+    Hello: (range(1), Server.greet),
+    Start: (range(4, 6), Server.start),
+}

@@ -1,0 +1,197 @@
+"""The daemon's side: many requests at once, callers that are cancelled, and a launcher that ends."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daemon.launcher.channel import pair, receive, send
+from daemon.launcher.client import Launcher, LauncherGone, open_launcher
+from daemon.launcher.messages import MOST_OPEN, Failed, Question, Reply, Started, Welcome
+from tests import launchers
+from tests.parts.launcher.conftest import ALLOCATION, Outputs
+
+ATTEMPT = (ALLOCATION, "main", 0)
+
+
+class Fake:
+    """The other end of a channel, in the hand of the test."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.channel = channel
+
+    async def question(self) -> Question:
+        await trio.lowlevel.wait_readable(self.channel)
+        data, descriptors = receive(self.channel)
+        for one in descriptors:
+            os.close(one)
+        return msgspec.msgpack.decode(data, type=Question)
+
+    def answer(self, number: int, body: Any, *descriptors: int) -> None:
+        reply = Reply(number=number, descriptors=len(descriptors), body=body)
+        send(self.channel, msgspec.msgpack.encode(reply), descriptors)
+
+
+@contextmanager
+def faked() -> Iterator[tuple[Launcher, Fake]]:
+    ours, theirs = pair()
+    with ours, theirs:
+        yield Launcher(ours), Fake(theirs)
+
+
+def open_descriptors() -> list[str]:
+    return sorted(os.listdir("/proc/self/fd"))
+
+
+async def test_start_returns_a_descriptor_that_tells_the_end(
+    tmp_path: Path, outputs: Outputs
+) -> None:
+    async with open_launcher(launchers.begin(), tmp_path) as launcher:
+        line = ["/bin/sh", "-c", 'echo "$1 $ONE" >&1', "sh", "\udcff"], {"ONE": "\udcfe"}
+        pid, watched = await launcher.start(ATTEMPT, line, outputs.files)
+        await trio.lowlevel.wait_readable(watched)
+        os.close(watched)
+    assert pid > 1
+    assert outputs.out.read_bytes() == b"\xff \xfe\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "text"),
+    [
+        (["/none/such"], FileNotFoundError, "No such file"),
+        (["/bin/echo", "x" * 5_000_000], OSError, "Argument list too long"),
+        (["/bin/echo", "a\0b"], ValueError, "null byte"),
+    ],
+)
+async def test_refusal_is_raised(
+    tmp_path: Path, outputs: Outputs, words: list[str], error: type[Exception], text: str
+) -> None:
+    async with open_launcher(launchers.begin(), tmp_path) as launcher:
+        before = open_descriptors()
+        with pytest.raises(error, match=text):
+            await launcher.start(ATTEMPT, (words, {}), outputs.files)
+        assert open_descriptors() == before
+
+
+async def test_answers_come_in_any_order(outputs: Outputs) -> None:
+    found: list[tuple[int, int]] = []
+    with faked() as (launcher, fake):
+
+        async def start() -> None:
+            pid, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+            found.append((pid, os.fstat(watched).st_ino))
+            os.close(watched)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            nursery.start_soon(start)
+            nursery.start_soon(start)
+            numbers = [(await fake.question()).number for _ in range(2)]
+            for number in reversed(numbers):
+                fake.answer(number, Started(pid=number + 100), outputs.files[number])
+            while len(found) < 2:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    inodes = [os.fstat(outputs.files[number]).st_ino for number in numbers]
+    assert sorted(found) == [
+        (number + 100, inode) for number, inode in sorted(zip(numbers, inodes, strict=True))
+    ]
+
+
+async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
+    outputs: Outputs, tmp_path: Path
+) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as callers:
+                    callers.start_soon(launcher.greet, tmp_path)
+                    number = (await fake.question()).number
+                    before = open_descriptors()
+                    scope.cancel()
+            fake.answer(number, Welcome(is_root=False), *outputs.files)
+            await trio.testing.wait_all_tasks_blocked()
+            assert open_descriptors() == before
+            nursery.cancel_scope.cancel()
+
+
+async def test_start_goes_on_to_its_end_when_its_caller_is_cancelled(outputs: Outputs) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                nursery.start_soon(_answer_once, fake, outputs.files[0])
+                pid, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+            os.close(watched)
+            assert pid == 7
+            nursery.cancel_scope.cancel()
+
+
+async def _answer_once(fake: Fake, descriptor: int) -> None:
+    fake.answer((await fake.question()).number, Started(pid=7), descriptor)
+
+
+async def test_no_more_requests_are_open_than_the_protocol_allows(tmp_path: Path) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            for _ in range(MOST_OPEN + 5):
+                nursery.start_soon(launcher.greet, tmp_path)
+            numbers = [(await fake.question()).number for _ in range(MOST_OPEN)]
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(BlockingIOError):
+                fake.channel.recv(1, socket.MSG_DONTWAIT)
+            fake.answer(numbers[3], Welcome(is_root=False))
+            assert (await fake.question()).number not in numbers
+            nursery.cancel_scope.cancel()
+
+
+async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> None:
+    contained: list[Exception] = []
+    with faked() as (launcher, fake):
+
+        async def ask() -> None:
+            try:
+                await launcher.greet(tmp_path)
+            except Exception as error:
+                contained.append(error)
+
+        with pytest.RaisesGroup(LauncherGone, LauncherGone):  # of the reader, and of who asked
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(launcher.run, trio.CancelScope())
+                nursery.start_soon(ask)
+                await fake.question()
+                fake.channel.close()
+    assert contained == []
+
+
+async def test_error_of_the_machine_has_its_number(tmp_path: Path) -> None:
+    with faked() as (launcher, fake):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(launcher.run, trio.CancelScope())
+            nursery.start_soon(_refuse_once, fake)
+            with pytest.raises(PermissionError):
+                await launcher.greet(tmp_path)
+            nursery.cancel_scope.cancel()
+
+
+async def _refuse_once(fake: Fake) -> None:
+    fake.answer((await fake.question()).number, Failed(number=1, text="no"))
+
+
+async def test_answers_are_read_until_the_last_start_of_a_cancelled_daemon(
+    tmp_path: Path, outputs: Outputs
+) -> None:
+    with trio.CancelScope() as scope:
+        async with open_launcher(launchers.begin(), tmp_path) as launcher:
+            scope.cancel()
+            _, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+            os.close(watched)

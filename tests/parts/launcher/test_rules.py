@@ -1,0 +1,79 @@
+"""What may be part of the process that keeps the rights of the machine: little, and known."""
+
+import ast
+import subprocess
+import sys
+
+from tests.test_layers import ROOT, imports_of
+
+MOST_LINES = 1200  # of code
+# Our own modules that it may import besides its own.
+OWN = {"daemon", "daemon.hardening"}
+CLIENT = "client.py"  # the daemon's side
+HERE = ROOT / "daemon" / "launcher"
+SOURCES = [path for path in sorted(HERE.glob("*.py")) if path.name != CLIENT]
+
+IMPORTED = """
+import sys
+import daemon.launcher.begin
+print(*sorted(sys.modules))
+"""
+
+
+def code_lines(text: str) -> int:
+    """Return how many lines hold code: no blank lines, comments and docstrings."""
+    tree = ast.parse(text)
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.stmt) and not is_text:
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            lines |= {*range(node.lineno, max(node.lineno, last or 0) + 1)}
+    return sum(
+        bool(line.strip()) and not line.strip().startswith("#")
+        for number, line in enumerate(text.splitlines(), 1)
+        if number in lines
+    )
+
+
+def test_lines_of_code_are_counted() -> None:
+    assert (
+        code_lines('"""A."""\n\nA = [\n    1,\n]\n\n# no\ndef f():\n    """B."""\n    return 1\n')
+        >= 5
+    )
+
+
+def test_launcher_is_small() -> None:
+    sources = [*SOURCES, ROOT / "daemon/hardening.py"]
+    assert sum(code_lines(path.read_text()) for path in sources) <= MOST_LINES
+
+
+def test_launcher_imports_only_the_library_and_msgspec() -> None:
+    allowed = (*sys.stdlib_module_names, "msgspec", "daemon")
+    for path in SOURCES:
+        assert {one.split(".")[0] for one in imports_of(path)} <= {*allowed}, path.name
+        ours = {one for one in imports_of(path) if one.startswith("daemon.")}
+        assert not [
+            one for one in ours if not one.startswith(("daemon.launcher", *OWN - {"daemon"}))
+        ]
+        assert not [one for one in ours if one.startswith("daemon.launcher.client")]
+
+
+def test_forked_process_has_nothing_else_in_its_memory() -> None:
+    words = [sys.executable, "-c", IMPORTED]
+    before = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=ROOT,
+    )
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    found = {*done.stdout.split()} - {*before.stdout.split()}
+    ours = {one for one in found if one.split(".")[0] in ("daemon", "storage")}
+    others = {one.split(".")[0] for one in found - ours} - {*sys.stdlib_module_names}
+    assert {one for one in ours if not one.startswith("daemon.launcher")} == OWN
+    assert others <= {"msgspec", "typing_extensions"}  # the second where it is, for the first
+    for name in ("trio", "tomllib", "click", "ssl", "http", "json"):
+        assert name not in found

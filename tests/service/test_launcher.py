@@ -1,0 +1,76 @@
+"""The launcher beside a real daemon: both end together, and tasks go on."""
+
+import os
+import signal
+from pathlib import Path
+
+import trio
+
+from daemon.runner.drivers.scan import children
+from tests.service.daemon import open_steward
+from tests.service.test_life import service
+
+
+def launcher_of(pid: int) -> int:
+    """Return the process of a daemon's launcher."""
+    found = [
+        one for one in children(pid) if Path(f"/proc/{one}/comm").read_text() == "steward-launch\n"
+    ]
+    assert len(found) == 1
+    return found[0]
+
+
+def status_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/status").read_text()
+
+
+async def test_launcher_is_alone_in_a_session(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev") as steward:
+        pid = launcher_of(steward.pid)
+        assert os.getsid(pid) == pid
+        assert os.readlink(f"/proc/{pid}/cwd") == "/"
+        shown = status_of(pid)
+        assert "Umask:\t0077\n" in shown
+        assert "Threads:\t1\n" in shown
+        descriptors = {
+            os.readlink(f"/proc/{pid}/fd/{one}") for one in os.listdir(f"/proc/{pid}/fd")
+        }
+        assert {one for one in descriptors if one.startswith("/")} == {
+            "/dev/null",
+            str(steward.log),
+            str(steward.data_dir / "alloc/.launcher"),
+        }
+
+
+async def test_tasks_are_children_of_the_launcher_and_outlive_both(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev") as steward:
+        await steward.run_job(service())
+        launcher = launcher_of(steward.pid)
+        tasks = await steward.task_pids("web")
+        assert set(children(launcher)) & set(tasks)  # the shim
+        await steward.kill_and_restart()
+        assert await steward.task_pids("web") == tasks
+        assert launcher_of(steward.pid) != launcher
+
+
+async def test_launcher_ends_with_its_daemon(tmp_path: Path) -> None:
+    async with open_steward(tmp_path, "--dev") as steward:
+        launcher = os.pidfd_open(launcher_of(steward.pid))
+        await steward.kill()
+        await trio.lowlevel.wait_readable(launcher)
+        os.close(launcher)
+        await steward.start()
+
+
+async def test_daemon_ends_with_status_1_when_its_launcher_dies(tmp_path: Path) -> None:
+    async with open_steward(tmp_path) as steward:
+        (before,) = await steward.run_job(service())
+        os.kill(launcher_of(steward.pid), signal.SIGKILL)
+        assert steward._process is not None
+        assert await steward._process.wait() == 1
+        assert "the launcher has ended" in steward.log.read_text()
+        assert "Traceback" not in steward.log.read_text()
+        await steward._end(signal.SIGTERM)
+        await steward.start()
+        (after,) = await steward.allocations("web", "running")
+        assert (after["ID"], after["TaskStates"]["main"]["Restarts"]) == (before["ID"], 0)
