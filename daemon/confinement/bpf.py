@@ -29,6 +29,7 @@ _ARCHITECTURES = {"x86_64": (0xC000003E, 1), "aarch64": (0xC00000B7, 2)}  # linu
 _LOAD, _RETURN = 0x20, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # struct seccomp_data
 _INSTRUCTION = struct.Struct("=HBBI")
+SIZE = _INSTRUCTION.size  # bytes
 MOST = 4096  # instructions that the kernel takes
 
 

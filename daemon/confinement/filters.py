@@ -19,12 +19,19 @@ _SET_ID = 0o6000  # S_ISUID, S_ISGID
 _O_CREAT, _O_TMPFILE = 0o100, 0o20000000  # the bit of its own that O_TMPFILE has
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C  # asm-generic/ioctls.h: put input into a terminal
 
+_PROT_WRITE, _PROT_EXEC, _SHM_EXEC = 0x2, 0x4, 0o100000
+_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
+
 _KERNEL = (
     *("bpf", "perf_event_open", "userfaultfd", "lookup_dcookie", "syslog", "kcmp"),
     *("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd"),
     *("io_uring_setup", "io_uring_enter", "io_uring_register"),
     *("add_key", "request_key", "keyctl"),
     *("fanotify_init", "open_by_handle_at"),
+)
+_USERS = (
+    *("setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid"),
+    *("setfsgid", "setgroups"),
 )
 _MOUNTS = (
     *("mount", "umount2", "pivot_root", "open_tree", "move_mount", "mount_setattr"),
@@ -52,6 +59,37 @@ def of_tasks(machine: str, *, user_namespaces: bool = False) -> bytes:
     if not user_namespaces:
         rules += [Rule("chroot", _EPERM), *_namespaces()]
     return assemble(machine, rules)
+
+
+def of_daemon(machine: str, *, programs: bool = False) -> bytes:
+    """Return the filter of a daemon without rights. Raises `bpf.Unknown`.
+
+    Besides what tasks may not, it cannot change its user, map memory that it can both write and
+    execute, or open sockets other than those of the machine and of IP. With `programs` it may
+    execute others: commands of notifications, git, the programs of a cluster.
+    """
+    rules = [Rule(call, _EPERM) for call in (*DENIED, "chroot", *_USERS)]
+    rules += [*_terminals(), *_set_id(), *_namespaces(), *_memory(), *_sockets()]
+    if not programs:
+        rules += [Rule(call, _EPERM) for call in ("execve", "execveat")]
+    return assemble(machine, rules)
+
+
+def _memory() -> list[Rule]:
+    """Return what refuses memory that is written and executed."""
+    both = (When(2, Is.ANY_BIT, _PROT_WRITE), When(2, Is.ANY_BIT, _PROT_EXEC))
+    return [
+        Rule("mmap", _EPERM, both),
+        *(Rule(one, _EPERM, (both[1],)) for one in ("mprotect", "pkey_mprotect")),
+        Rule("shmat", _EPERM, (When(2, Is.ANY_BIT, _SHM_EXEC),)),
+    ]
+
+
+def _sockets() -> list[Rule]:
+    """Return what refuses sockets but those of AF_UNIX, AF_INET and AF_INET6."""
+    others = tuple(When(0, Is.UNEQUAL, family) for family in _FAMILIES)
+    refused = refuse(errno.EAFNOSUPPORT)
+    return [Rule(call, refused, others) for call in ("socket", "socketpair")]
 
 
 def _namespaces() -> list[Rule]:
