@@ -81,7 +81,8 @@ class TaskLog:
     def open(self) -> int:
         """Return a descriptor for the task to write to. Raises `OSError`.
 
-        A link, a pipe or a directory in the file's place is not written to: a new file takes it.
+        A link, a pipe, a directory or a file of somebody else in the file's place is not written to:
+        a new file takes it. Nor is a file that has another name elsewhere.
         """
         try:
             return self._open_regular()
@@ -96,9 +97,11 @@ class TaskLog:
             if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
                 raise FileExistsError(error.errno, error.strerror, self.path) from error
             raise
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        is_own = (found.st_uid, found.st_nlink) == (os.geteuid(), 1)
+        if not (stat.S_ISREG(found.st_mode) and is_own):
             os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, "not a regular file", self.path)
+            raise FileExistsError(errno.EEXIST, "not a regular file of ours", self.path)
         os.fchmod(descriptor, _MODE)
         os.set_blocking(descriptor, True)
         return descriptor

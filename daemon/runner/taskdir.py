@@ -255,13 +255,24 @@ def remove(root: str) -> None:
     remove_tree(root)
     if not os.path.lexists(root):
         return
-    with suppress(RecursionError):
-        for folder, names, _ in os.walk(root):
-            for path in (folder, *(f"{folder}/{name}" for name in names)):
-                with suppress(OSError):  # another sweep may have removed it meanwhile
-                    if not os.path.islink(path):
-                        os.chmod(path, stat.S_IRWXU)
+    # Another sweep may have removed it meanwhile; and a tree may be deeper than the library can go.
+    with suppress(RecursionError, OSError):
+        top = open_directory(root)
+        _unlock(top)
+        for _, names, _, above in os.fwalk(root):
+            for name in names:
+                with suppress(OSError):
+                    step = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                    _unlock(os.open(name, step, dir_fd=above))
     remove_tree(root)
+
+
+def _unlock(descriptor: int) -> None:
+    """Let the owner of an open directory into it, and close it: a locked one opens for no more than that."""
+    try:
+        os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IRWXU)
+    finally:
+        os.close(descriptor)
 
 
 def remove_tree(root: str) -> None:

@@ -15,6 +15,7 @@ from daemon.runner.logs import Chunk, TaskLog
 from daemon.runner.owner import ours
 from daemon.runner.rotation import Sweeper, finish_move, recover
 from storage.records.task import LogConfig
+from tests.parts.runner.conftest import needs_root
 from tests.parts.runner.world import Pipe, World, batch, script
 
 MEGABYTE = 1024 * 1024
@@ -358,3 +359,25 @@ def test_the_name_of_one_task_may_begin_like_another_ones(directory: Path) -> No
     Path(other.moved_path(5)).write_text("x")
     assert len(TaskLog(str(directory), "main", "stdout", config).pieces()) == 1
     shutil.rmtree(directory)
+
+
+def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) -> None:
+    taskdir.make_shared(str(tmp_path / "a"))
+    other = tmp_path / "other"
+    other.write_text("kept")
+    log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
+    os.link(other, log.path)
+    descriptor = log.open()
+    os.write(descriptor, b"new")
+    os.close(descriptor)
+    assert (other.read_text(), Path(log.path).read_text()) == ("kept", "new")
+
+
+@needs_root
+def test_a_log_is_not_written_to_a_file_of_somebody_else(tmp_path: Path) -> None:
+    taskdir.make_shared(str(tmp_path / "a"))
+    log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
+    Path(log.path).write_text("planted")
+    os.chown(log.path, 65534, 65534)
+    os.close(log.open())
+    assert Path(log.path).stat().st_uid == os.geteuid()

@@ -43,14 +43,15 @@ def test_what_a_task_has_made_very_deep_is_removed_as_well(
 def test_what_another_sweep_removes_meanwhile_is_no_fault(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove, walk = shutil.rmtree, os.walk
+    remove, walk = shutil.rmtree, os.fwalk
 
-    def vanishing(top: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        found = list(walk(top))
-        remove(top)
-        yield from found
+    def vanishing(top: str) -> Iterator[tuple[str, list[str], list[str], int]]:
+        for step in walk(top):
+            if os.path.lexists(top):
+                remove(top)
+            yield step
 
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
-    monkeypatch.setattr(os, "walk", vanishing)
+    monkeypatch.setattr(os, "fwalk", vanishing)
     taskdir.remove(str(root))
     assert not root.exists()
