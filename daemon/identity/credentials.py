@@ -53,7 +53,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     secret: str
 
 
-class _Held(msgspec.Struct, kw_only=True):
+class Held(msgspec.Struct, kw_only=True):
     """A token that is kept, and how to get the next one."""
 
     token: str
@@ -66,7 +66,7 @@ class _Held(msgspec.Struct, kw_only=True):
     audience: str
 
 
-class _Granted(msgspec.Struct, frozen=True):
+class Granted(msgspec.Struct, frozen=True):
     """The answer of a token endpoint; the metadata service writes its numbers as text."""
 
     access_token: str
@@ -82,6 +82,7 @@ class _Granted(msgspec.Struct, frozen=True):
 
 
 Assertion = Callable[[Client], Awaitable[str]]
+OnFetched = Callable[[Client, str, Held], Awaitable[None]]  # the text is the audience
 
 
 class Credentials:
@@ -91,8 +92,9 @@ class Credentials:
         self._transport = transport
         self._clock = clock
         self._assertion = assertion
-        self._held: dict[tuple[object, ...], _Held] = {}
-        self._flights: Flights[_Held] = Flights()
+        self._held: dict[tuple[object, ...], Held] = {}
+        self._flights: Flights[Held] = Flights()
+        self.on_fetched: OnFetched | None = None
 
     async def access_token(self, client: Client, audience: str) -> str:
         """Return a token for this audience. Raises `Refused`."""
@@ -103,6 +105,16 @@ class Credentials:
             held = await self._flights.join(key, lambda: self._fetch(key, client, audience))
         held.used_at = now
         return held.token
+
+    def held(self, client: Client, audience: str) -> Held | None:
+        """Return the token that is held for this audience and not about to end."""
+        held = self._held.get(_key(client, audience))
+        return held if held and held.ends_at - _margin(held) > self._clock.now() else None
+
+    async def refresh(self, client: Client, audience: str) -> None:
+        """Fetch a token for this audience, whatever is held. Raises `Refused`."""
+        key = _key(client, audience)
+        await self._flights.join(key, lambda: self._fetch(key, client, audience))
 
     async def ask(
         self, client: Client, audience: str, method: str, url: str, document: object = None
@@ -171,7 +183,7 @@ class Credentials:
                     elif _is_due(held, now):
                         nursery.start_soon(self._renew, key, held)
 
-    async def _renew(self, key: tuple[object, ...], held: _Held) -> None:
+    async def _renew(self, key: tuple[object, ...], held: Held) -> None:
         try:
             fresh = await self._flights.join(
                 key, lambda: self._fetch(key, held.client, held.audience)
@@ -185,23 +197,32 @@ class Credentials:
                 "the access token of %s could not be renewed: %s", held.client.mount.path, error
             )
 
-    async def _fetch(self, key: tuple[object, ...], client: Client, audience: str) -> _Held:
+    async def _fetch(self, key: tuple[object, ...], client: Client, audience: str) -> Held:
         granted = await self.granted(client, audience)
         now = self._clock.now()
-        held = _Held(
+        held = self.hold(client, audience, granted, now, now + (granted.life or 0) * SECOND)
+        if self.on_fetched:
+            await self.on_fetched(client, audience, held)
+        return held
+
+    def hold(
+        self, client: Client, audience: str, granted: Granted, fetched_at: int, ends_at: int
+    ) -> Held:
+        """Hold a token until shortly before it ends."""
+        held = Held(
             token=granted.access_token,
-            ends_at=now + (granted.life or 0) * SECOND,
-            fetched_at=now,
-            used_at=now,
+            ends_at=ends_at,
+            fetched_at=fetched_at,
+            used_at=self._clock.now(),
             client=client,
             audience=audience,
         )
         while len(self._held) >= _MOST:
             del self._held[min(self._held, key=lambda one: self._held[one].used_at)]
-        self._held[key] = held
+        self._held[_key(client, audience)] = held
         return held
 
-    async def granted(self, client: Client, audience: str) -> _Granted:
+    async def granted(self, client: Client, audience: str) -> Granted:
         """Return a fresh token for this audience. Raises `Refused`."""
         settings = client.settings
         secret = client.secret
@@ -225,7 +246,7 @@ class Credentials:
 
     async def _from_directory(
         self, settings: Settings, audience: str, form: dict[str, str], kind: str
-    ) -> _Granted:
+    ) -> Granted:
         base = settings.endpoints.directory
         url = f"{base}{path(settings.tenant_id)}/oauth2/v2.0/token"
         common = {
@@ -242,7 +263,7 @@ class Credentials:
             raise Failed(f"{kind} authentication failed. \n{error}") from error
         return _understood(answer, kind)
 
-    async def _from_machine(self, settings: Settings, audience: str) -> _Granted:
+    async def _from_machine(self, settings: Settings, audience: str) -> Granted:
         """Return a token of the machine's identity: of the one that is named, else of its only one."""
         kind = "ManagedIdentityCredential"
         query = {"api-version": "2018-02-01", "resource": audience}
@@ -279,22 +300,22 @@ def _key(client: Client, audience: str) -> tuple[object, ...]:
     )
 
 
-def _margin(held: _Held) -> int:
+def _margin(held: Held) -> int:
     """Return how long before its end a token is not used any more."""
     return min(BEFORE_END, (held.ends_at - held.fetched_at) // 2)
 
 
-def _is_due(held: _Held, now: int) -> bool:
+def _is_due(held: Held, now: int) -> bool:
     """Tell whether it is time to renew a token: some time before it is not used any more."""
     life = held.ends_at - held.fetched_at
     return held.ends_at - min(2 * BEFORE_END, life * 3 // 4) <= now and held.try_again_at <= now
 
 
-def _understood(answer: Response, kind: str) -> _Granted:
+def _understood(answer: Response, kind: str) -> Granted:
     if not answer.is_good:
         text = answer.described(with_code=False)
         raise Failed(f"{kind} authentication failed. \n{text}")
-    granted = decoded(answer.body, _Granted)
+    granted = decoded(answer.body, Granted)
     if granted is None or not _TOKEN.fullmatch(granted.access_token) or granted.life is None:
         raise Failed(f"{kind} authentication failed. \n{answer.url}: the answer holds no token")
     return granted

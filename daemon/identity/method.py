@@ -51,6 +51,11 @@ def pending_place(mount: Mount) -> str:
     return f"identity/{mount.accessor}/pending-secret"
 
 
+def warm_place(mount: Mount) -> str:
+    """Return where the federation credential of a mount is kept."""
+    return f"identity/{mount.accessor}/access-token"
+
+
 def client_secret(db: Snapshot, seal: Seal, mount: Mount) -> str:
     """Return the client secret of a mount; empty when there is none."""
     sealed = secrets.find(db, place := secret_place(mount))
@@ -105,6 +110,7 @@ async def write(
         complete(config, *surroundings)
         identity.put_config(tx, mount.accessor, config)
         directories.forget(tx, mount.accessor)
+        secrets.remove(tx, warm_place(mount))
         if _WHO & fields.values.keys():
             # A secret that is being rotated belongs to who the daemon was until now.
             rotations.forget(tx, mount.accessor)
@@ -127,6 +133,7 @@ async def remove(store: Store, mount: Mount) -> None:
         rotations.forget(tx, mount.accessor)
         secrets.remove(tx, secret_place(mount))
         secrets.remove(tx, pending_place(mount))
+        secrets.remove(tx, warm_place(mount))
 
     await store.write(apply)
 

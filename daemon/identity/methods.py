@@ -28,6 +28,7 @@ from daemon.identity.login import Login, Proven
 from daemon.identity.request import LoginRequest
 from daemon.identity.rotation import Rotations
 from daemon.identity.transport import Transport
+from daemon.identity.warm import Warm
 from storage.errors import Denied, Invalid, LoginRefused, Refused, UnknownToken
 from storage.queries import mounts as stored_mounts
 from storage.records.acl import Token, TokenKind
@@ -64,11 +65,13 @@ class Methods:
         credentials: Credentials,
         directories: Directories,
         rotations: Rotations,
+        warm: Warm,
         surroundings: tuple[Config, Mapping[str, str]],
     ) -> None:
         self.credentials = credentials
         self.directories = directories
         self.rotations = rotations
+        self.warm = warm
         self._store = store
         self._clock = clock
         self._seal = seal
@@ -202,15 +205,18 @@ async def open_methods(
     graph = Graph(credentials)
     login = Login(store, clock, seal, directories, cloud, graph, surroundings)
     rotations = Rotations(store, clock, seal, ids, credentials, graph, login.client)
+    warm = Warm(store, clock, seal, credentials, login.client)
+    warm.restore()
     await mounts.finish_disabling(store, tokens)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(credentials.renew)
             nursery.start_soon(directories.renew)
             nursery.start_soon(rotations.tend)
+            nursery.start_soon(warm.tend)
             yield Methods(
                 *(store, clock, seal, tokens, ids, login),
-                *(credentials, directories, rotations, surroundings),
+                *(credentials, directories, rotations, warm, surroundings),
             )
             nursery.cancel_scope.cancel()
     finally:

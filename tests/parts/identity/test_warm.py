@@ -1,0 +1,173 @@
+"""The federation credential: warm without logins, and kept for a start without the directory."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from uuid import uuid4
+
+import pytest
+
+from daemon.acl.seal import Seal
+from daemon.config import Config
+from daemon.fields import Fields
+from daemon.identity import mounts
+from daemon.identity.credentials import Client
+from daemon.identity.federation import Vouching
+from daemon.identity.issuer import Issuer
+from daemon.identity.method import warm_place
+from daemon.identity.methods import open_methods
+from storage.errors import Refused
+from storage.queries import secrets
+from tests.parts.identity.conftest import Clock, Cloud, Login
+from tests.parts.identity.test_credentials import TOKENS
+
+SEAL = Seal({1: bytes(32)})
+MINUTE = 60
+
+
+def exchanges(cloud: Cloud) -> int:
+    return len(cloud.asked("directory", TOKENS))
+
+
+def kept(login: Login) -> bytes | None:
+    return login.store.read(lambda db: secrets.find(db, warm_place(login.mount)))
+
+
+@pytest.fixture
+async def federated(login: Login, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Login:
+    """Return login methods whose mount has no secret; the directory believes the daemon."""
+
+    async def vouch(vouching: object, client: Client) -> str:
+        return f"a.{client.mount.accessor}.c"
+
+    async def believe(app: object, assertion: str) -> None:
+        assert assertion.count(".") == 2
+
+    monkeypatch.setattr(Vouching, "assertion", vouch)  # for the next start
+    monkeypatch.setattr(login.methods.credentials, "_assertion", partial(vouch, None))
+    cloud.fake.check_assertion = believe  # type: ignore[method-assign, assignment]
+    await login.configure(client_secret="", identity_token_audience="api://exchange")
+    return login
+
+
+@asynccontextmanager
+async def restarted(login: Login, clock: Clock, config: Config) -> AsyncIterator[Login]:
+    """Open the login methods of a store once more, as a start does."""
+    ids = iter(lambda: str(uuid4()), "")
+    issuer = Issuer(login.store, SEAL, clock, ids)
+    parts = (login.store, clock, SEAL, login.tokens, issuer, ids, config)
+    async with open_methods(*parts) as methods:
+        yield Login(methods, login.store, login.tokens, login.mount)
+
+
+async def test_credential_is_fetched_without_a_login(federated: Login, cloud: Cloud) -> None:
+    await federated.methods.warm.look()
+    assert exchanges(cloud) == 1
+    await federated.log_in_machine(cloud.mint_machine())
+    assert exchanges(cloud) == 1
+
+
+async def test_credential_is_renewed_every_hour_without_a_login(
+    federated: Login, cloud: Cloud, clock: Clock
+) -> None:
+    cloud.fake.world["access_token_ttl"] = 24 * 3600
+    for hour in range(1, 6):
+        await federated.methods.warm.look()
+        assert exchanges(cloud) == hour
+        clock.advance(59 * MINUTE)
+        await federated.methods.warm.look()
+        await federated.methods.credentials.renew_due()
+        assert exchanges(cloud) == hour
+        clock.advance(2 * MINUTE)
+
+
+async def test_mount_with_a_secret_is_not_kept_warm(login: Login, cloud: Cloud) -> None:
+    await login.methods.warm.look()
+    assert exchanges(cloud) == 0
+    await login.log_in_machine(cloud.mint_machine())
+    assert kept(login) is None
+
+
+async def test_start_while_the_directory_is_down_uses_the_kept_credential(
+    federated: Login, cloud: Cloud, clock: Clock, config: Config
+) -> None:
+    await federated.log_in_machine(cloud.mint_machine())
+    clock.advance(50 * MINUTE)
+    cloud.fail(service="directory", path=TOKENS, status=503)
+    async with restarted(federated, clock, config) as after:
+        done = await after.log_in_machine(cloud.mint_machine())
+    assert after.tokens.resolve(done.secret).token.mount == after.mount.accessor
+
+
+async def test_credential_that_has_ended_is_not_used_after_a_start(
+    federated: Login, cloud: Cloud, clock: Clock, config: Config
+) -> None:
+    await federated.log_in_machine(cloud.mint_machine())
+    clock.advance(61 * MINUTE)
+    async with restarted(federated, clock, config) as after:
+        await after.log_in_machine(cloud.mint_machine())
+    assert exchanges(cloud) >= 2
+
+
+async def test_credential_is_sealed(federated: Login, cloud: Cloud) -> None:
+    await federated.methods.warm.look()
+    client = federated.methods.warm._client_of(federated.mount)
+    held = federated.methods.credentials.held(client, client.settings.endpoints.audience)
+    sealed = kept(federated)
+    assert held is not None
+    assert sealed is not None
+    assert held.token.encode() not in sealed
+    assert held.token.encode() in SEAL.unseal(sealed, warm_place(federated.mount))
+
+
+async def test_other_configuration_forgets_the_credential(federated: Login, cloud: Cloud) -> None:
+    await federated.methods.warm.look()
+    await federated.configure(client_secret="", identity_token_audience="api://other")
+    assert kept(federated) is None
+    await federated.methods.warm.look()
+    assert kept(federated) is not None
+    await federated.methods.unconfigure(federated.mount)
+    assert kept(federated) is None
+
+
+async def test_removed_mount_leaves_no_credential(federated: Login, cloud: Cloud) -> None:
+    await federated.methods.warm.look()
+    await mounts.disable(federated.store, federated.tokens, "cloudid/")
+    assert kept(federated) is None
+    await federated.methods.warm.look()
+    assert exchanges(cloud) == 1
+
+
+async def test_directory_that_fails_is_asked_after_growing_pauses(
+    federated: Login, cloud: Cloud, clock: Clock
+) -> None:
+    cloud.fail(service="directory", path=TOKENS, status=503)
+    for asked in (1, 1, 2, 2):
+        await federated.methods.warm.look()
+        assert exchanges(cloud) == asked
+        clock.advance(20)
+    cloud.heal()
+    clock.advance(5 * MINUTE)
+    await federated.methods.warm.look()
+    assert kept(federated) is not None
+
+
+async def test_kept_credential_of_another_mount_is_not_used(
+    federated: Login, cloud: Cloud, clock: Clock, config: Config
+) -> None:
+    """A sealed value is bound to its place: a row that is moved does not open."""
+    await federated.methods.warm.look()
+    sealed = kept(federated)
+    other = mounts.new_mount("other/", Fields({"type": "cloudid"}), str(uuid4()))
+    await mounts.enable(federated.store, other)
+    there = Login(federated.methods, federated.store, federated.tokens, other)
+    await there.configure(client_secret="", identity_token_audience="api://exchange")
+    assert sealed is not None
+    await federated.store.write(lambda tx: secrets.put(tx, warm_place(other), sealed))
+    cloud.fail(service="directory", path=TOKENS, status=400)
+    async with restarted(there, clock, config) as after:
+        await after.role("vm", bound_service_principal_ids="*", bound_group_ids="g")
+        client = after.methods.warm._client_of(other)
+        assert after.methods.credentials.held(client, client.settings.endpoints.audience) is None
+        with pytest.raises(Refused):
+            await after.methods.credentials.refresh(client, client.settings.endpoints.audience)
