@@ -75,6 +75,10 @@ def changed_token(db: Snapshot, request: TokenRequest, now: int) -> Token:
     if before is None or before.has_ended(now):
         raise Malformed(f"cannot find token {request.accessor_id}")
     _check(db, request, None)
+    life = _life(request, now)
+    if before.expires_at is not None or life is not None:
+        told = [] if life is None else ["cannot update expiration time"]
+        raise Malformed(_invalid(["cannot update expiration TTL", *told]))
     if request.global_ is not before.is_global:
         raise Malformed(_invalid(["cannot toggle global mode"]))
     return msgspec.structs.replace(
@@ -128,6 +132,9 @@ def _name_errors(request: TokenRequest) -> Iterable[str]:
 def _life_errors(life: int | None) -> Iterable[str]:
     if life is None:
         return
+    if life < 0:
+        yield f"token expiration TTL '{durations.text(life)}' should not be negative"
+        yield "expiration time cannot be before create time"
     if life < _SHORTEST_LIFE:
         yield f"expiration time cannot be less than 1m0s in the future (was {durations.text(life)})"
     if life > _LONGEST_LIFE:

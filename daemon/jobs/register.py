@@ -15,6 +15,7 @@ from daemon.jobs.preserve import preserve
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
+from daemon.jobspec.rules.job import tag
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
 from daemon.jobspec.walls import openings
 from daemon.matching.clusters import unfit, unoffered
@@ -119,7 +120,7 @@ def complete(document: Document, namespace: str | None, region: str) -> tuple[Jo
     """
     placed = {**document, "Namespace": namespace} if namespace else document
     job = canonicalize(placed, region=region)
-    return job, validate(job)
+    return job, validate(job).after(*tag(document))
 
 
 async def register_job(

@@ -93,6 +93,7 @@ async def stop_allocation(
     allocation_id: str,
     *,
     no_shutdown_delay: bool,
+    reschedule: bool,
     now: int,
     eval_id: str,
 ) -> Stopped:
@@ -106,7 +107,7 @@ async def stop_allocation(
         transition = msgspec.structs.replace(
             allocation.desired.transition,
             migrate=True,
-            reschedule=False,
+            reschedule=reschedule,
             no_shutdown_delay=no_shutdown_delay,
         )
         desired = msgspec.structs.replace(allocation.desired, transition=transition)

@@ -16,8 +16,8 @@ from daemon.jobspec.defaults.blocks import filled, weigh
 from daemon.jobspec.defaults.group import complete_group, update_for_all
 from daemon.jobspec.defaults.implied import with_implied
 from storage.records.codec import HEAD_FIELDS, Document
-from storage.records.group import Scaling
 from storage.records.job import Job, JobType
+from storage.records.scaling import Scaling
 
 DEFAULT_PRIORITY = 50
 

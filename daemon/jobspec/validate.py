@@ -12,6 +12,7 @@ import msgspec
 from daemon.jobspec import extensions
 from daemon.jobspec.gotext import multi_error
 from daemon.jobspec.rules.job import job as job_rules
+from daemon.jobspec.rules.services import mesh
 from daemon.jobspec.rules.warnings import warnings as job_warnings
 from storage.records.codec import Document
 from storage.records.job import Job, JobType
@@ -53,6 +54,8 @@ def validate(job: Job, *, oversubscription: bool = False) -> Findings:
 
     `oversubscription`: memory may exceed what is reserved.
     """
+    if faults := list(mesh(job)):  # the peer looks no further
+        return Findings(errors=tuple(faults))
     errors = [
         *_services_beside_us(job),
         *job_rules(job),

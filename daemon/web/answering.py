@@ -310,7 +310,7 @@ def _is_for_another(query: Query, route: Route, region: str) -> bool:
     """Tell whether a request names a region that is not this daemon's, on a route that minds."""
     if isinstance(route, Write) and route.in_any_region:
         return False
-    return query.text("region", region) != region
+    return (query.text("region") or region) != region
 
 
 def _escaped(target: str) -> str:

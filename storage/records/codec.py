@@ -53,7 +53,7 @@ class Shape:
 SERVERS_OWN = frozenset(
     {
         *("CreateIndex", "ModifyIndex", "JobModifyIndex", "CreateTime", "ModifyTime", "Hash"),
-        *("NodeID", "SecretID"),  # of the node of the path, of a token that is changed
+        "SecretID",  # of a token that is changed
     }
 )
 _MOST_UNKNOWN = 20  # fields that are named
@@ -273,6 +273,7 @@ _GO_STRUCTS = {
     "SecretsConfig": "Vault",
     "Identity": "WorkloadIdentity",
     "Scaling": "ScalingPolicy",
+    "SchedulerConfig": "SchedulerConfiguration",
     "Device": "RequestedDevice",
     "Volume": "VolumeRequest",
     "Disconnect": "DisconnectStrategy",
@@ -307,7 +308,7 @@ def _checked(kind: inspect.Type, extra: dict[str, str] | None = None) -> _Check:
         case inspect.StructType():  # known to the bottom: to look again would take much longer
             return _object(kind)
         case inspect.StrType():
-            return _scalar(str, "string")
+            return _scalar(str, (extra or {}).get("go", "string"))
         case inspect.BoolType():
             return _scalar(bool, "bool")
         case inspect.IntType():

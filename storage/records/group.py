@@ -2,7 +2,8 @@
 
 from enum import StrEnum
 
-from storage.records.base import HOUR, MINUTE, SECOND, Duration, Int64, Record, Uint64
+from storage.records.base import HOUR, MINUTE, SECOND, Duration, Record
+from storage.records.scaling import Scaling
 from storage.records.scope import Affinity, Constraint, Spread
 from storage.records.task import Consul, Network, RestartPolicy, Service, Task
 
@@ -85,20 +86,6 @@ class Disconnect(Record, frozen=True, kw_only=True):
     stop_on_client_after: Duration | None = None
     replace: bool = True
     reconcile: str = "best_score"
-
-
-class Scaling(Record, frozen=True, kw_only=True):
-    """The bounds within which a group may be scaled, and the policy an autoscaler follows."""
-
-    id: str = ""
-    type: str = ""
-    target: dict[str, str] | None = None
-    policy: dict[str, object] | None = None
-    min: Int64 = 0
-    max: Int64 = 0
-    enabled: bool = True
-    create_index: Uint64 = 0
-    modify_index: Uint64 = 0
 
 
 class TaskGroup(Record, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 """What operators ask about the daemon as a cluster of one, and set for its scheduler."""
 
+from typing import Annotated
+
 import msgspec
 
 from storage.records.base import Record
@@ -30,7 +32,9 @@ class PreemptionConfig(Record, frozen=True, kw_only=True):
 class SchedulerConfig(Record, frozen=True, kw_only=True):
     """How the scheduler goes about its work."""
 
-    scheduler_algorithm: str = "binpack"
+    scheduler_algorithm: Annotated[str, msgspec.Meta(extra={"go": "api.SchedulerAlgorithm"})] = (
+        "binpack"
+    )
     preemption_config: PreemptionConfig = PreemptionConfig()
     memory_oversubscription_enabled: bool = False
     reject_job_registration: bool = False

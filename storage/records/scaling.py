@@ -2,7 +2,21 @@
 
 from collections.abc import Mapping
 
-from storage.records.base import Record
+from storage.records.base import Int64, Record, Uint64
+
+
+class Scaling(Record, frozen=True, kw_only=True):
+    """The bounds within which a group or a resource of a task may be scaled, and the policy an autoscaler follows."""
+
+    id: str = ""
+    type: str = ""
+    target: dict[str, str] | None = None
+    policy: dict[str, object] | None = None
+    min: Int64 = 0
+    max: Int64 = 0
+    enabled: bool = True
+    create_index: Uint64 = 0
+    modify_index: Uint64 = 0
 
 
 class ScalingEvent(Record, frozen=True, kw_only=True):

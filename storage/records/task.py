@@ -5,6 +5,7 @@ from enum import StrEnum
 from msgspec import UNSET, UnsetType
 
 from storage.records.base import SECOND, Duration, Record, SparseRecord, Uint64
+from storage.records.scaling import Scaling
 from storage.records.scope import Affinity, Constraint
 
 
@@ -355,4 +356,4 @@ class Task(Record, frozen=True, kw_only=True):
     actions: list[Action] | None = None
     schedule: Schedule | None = None
     secrets: list[Secret] | None = None
-    scaling_policies: list[dict[str, object]] | None = None
+    scaling_policies: list[Scaling] | None = None

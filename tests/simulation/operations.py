@@ -230,7 +230,9 @@ class Operations:
 
     async def stop_allocation(self) -> str:
         chosen = self._allocation()
-        await stop_allocation(self._world.store, chosen, no_shutdown_delay=False, **self._call())
+        await stop_allocation(
+            self._world.store, chosen, no_shutdown_delay=False, reschedule=False, **self._call()
+        )
         return chosen
 
     async def restart_allocation(self) -> str:

@@ -108,6 +108,7 @@ async def stop(request: Request) -> Reply:
     """Stop an allocation; the scheduler replaces it."""
     parts = request.parts
     no_shutdown_delay = request.query.flag("no_shutdown_delay")
+    reschedule = request.query.flag("reschedule")
     check_id("alloc", request["alloc_id"])
     found = parts.store.read(lambda db: allocations.find(db, request["alloc_id"]))
     if found is not None:
@@ -116,6 +117,7 @@ async def stop(request: Request) -> Reply:
         parts.store,
         request["alloc_id"],
         no_shutdown_delay=no_shutdown_delay,
+        reschedule=reschedule,
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

@@ -151,11 +151,13 @@ class EligibilityRequest(Record, frozen=True, kw_only=True):
     """The body that opens or closes a node."""
 
     eligibility: str = ""
+    node_id: str = ""
 
 
 class DrainRequest(Record, frozen=True, kw_only=True):
     """The body that empties a node, or stops that."""
 
+    node_id: str = ""
     drain_spec: DrainSpec | None = None
     mark_eligible: bool = False
     meta: dict[str, str] | None = None
@@ -212,9 +214,13 @@ async def evaluate(request: Request) -> Reply:
 
 async def eligibility(request: Request) -> Reply:
     """Open a node for new work, or close it."""
-    parts, wanted = request.parts, request.decode(EligibilityRequest).eligibility
+    parts, asked = request.parts, request.decode(EligibilityRequest)
     done = await set_eligibility(
-        parts.store, _id(request), wanted, parts.ids, now=parts.clock.now()
+        parts.store,
+        _named(request, asked.node_id),
+        asked.eligibility,
+        parts.ids,
+        now=parts.clock.now(),
     )
     return Reply(body=_changed(done), index=done.index)
 
@@ -224,7 +230,7 @@ async def drain(request: Request) -> Reply:
     parts, asked = request.parts, request.decode(DrainRequest)
     done = await drain_node(
         parts.store,
-        _id(request),
+        _named(request, asked.node_id),
         asked.drain_spec,
         parts.ids,
         mark_eligible=asked.mark_eligible,
@@ -238,9 +244,9 @@ async def drain(request: Request) -> Reply:
 async def purge(request: Request) -> Reply:
     """Refuse: the node is this daemon, or a pool that it has or had."""
     node_id = _id(request)
-    if node_id != request.parts.tasks.node_id and request.parts.store.read(
-        partial(nodes.find, node_id=node_id)
-    ):
+    if request.parts.store.read(partial(nodes.find, node_id=node_id)) is None:
+        raise Refused("node not found")
+    if node_id != request.parts.tasks.node_id:
         raise Refused(
             f'node "{node_id}" is a pool of a cluster: take it out of the configuration instead; '
             "it stays in the history of its jobs"
@@ -251,6 +257,14 @@ async def purge(request: Request) -> Reply:
 def _id(request: Request) -> str:
     check_id("node", request["node_id"])
     return request["node_id"]
+
+
+def _named(request: Request, node_id: str) -> str:
+    """Return the node of the body if it names one, as the peer does, else that of the path."""
+    if not node_id:
+        return _id(request)
+    check_id("node", node_id)
+    return node_id
 
 
 def _changed(done: Changed) -> NodeChangeResponse:

@@ -3,9 +3,10 @@
 from daemon.evals.configuration import configuration, configure
 from daemon.version import VERSION
 from daemon.web import reply
+from daemon.web.parameters import BadParameter
 from daemon.web.reply import Reply
 from daemon.web.request import Request
-from storage.errors import Denied, Refused
+from storage.errors import Denied, Malformed, Refused
 from storage.queries import installation
 from storage.readers import Snapshot
 from storage.records.operation import (
@@ -32,7 +33,15 @@ def scheduler(request: Request, db: Snapshot) -> Reply:
 
 async def set_scheduler(request: Request) -> Reply:
     """Set the scheduler's configuration; with `cas`, only if it is as the caller believes."""
-    wanted, expected = request.decode(SchedulerConfig), request.query.natural("cas")
+    try:
+        wanted = request.decode(SchedulerConfig)
+    except Malformed as error:
+        raise Malformed(f"Error parsing scheduler config: {error}") from None
+    try:
+        expected = request.query.natural("cas")
+    except BadParameter as error:
+        reason = str(error).partition(" as a uint64: ")[2]
+        raise Malformed(f"Error parsing cas value: {reason}") from None
     updated, index = await configure(request.parts.store, wanted, expected=expected)
     return Reply(body=SchedulerConfigUpdated(updated=updated, index=index), index=index)
 

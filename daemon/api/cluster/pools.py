@@ -15,7 +15,7 @@ from daemon.runner.drivers.slurm.tools import Tools
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
-from storage.errors import Denied, NotFound, Refused
+from storage.errors import Denied, Malformed, NotFound, Refused
 from storage.queries import job_listings, nodes
 from storage.readers import Snapshot
 from storage.records.base import HOUR, Duration, Record
@@ -115,6 +115,8 @@ def pool_nodes(request: Request, db: Snapshot) -> Reply:
 
 async def write(request: Request) -> Reply:
     """Refuse: a pool is there as long as a node is configured to be in it."""
+    if request.method != "DELETE" and not request.body:
+        raise Malformed("Request body is empty")
     raise Refused(
         "pools follow the nodes: start the daemon with --node-pool to have its node in another one, "
         "or give it [pools.NAME] of a cluster in its configuration"

@@ -40,7 +40,7 @@ class JobStatusesRequest(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: Snapshot) -> Reply:
     """Show jobs in short: all of a namespace, or, with a body, certain ones."""
-    found = _named(request, db) if request.method == "POST" else _all(request, db)
+    found = _named(request, db) if request.body else _all(request, db)
     found = [row for row in found if request.sees(row.namespace)]
     if expression := request.query.text("filter"):
         matches = compile_filter(expression, Job)

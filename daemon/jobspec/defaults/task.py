@@ -3,13 +3,10 @@
 import posixpath
 from collections.abc import Callable
 
-import msgspec
-
 from daemon.jobspec.defaults.blocks import consul, filled, network, scaling, weigh
 from daemon.jobspec.defaults.service import complete_service
 from storage.records.base import SECOND
 from storage.records.codec import Document
-from storage.records.group import Scaling
 
 DEFAULT_IDENTITY = "default"
 DEFAULT_AUDIENCE = "nomadproject.io"  # of the identity that every task has, as clients expect it
@@ -45,10 +42,8 @@ def complete_task(given: Document, group: Document, job: Document) -> Document:
     if "Schedule" in task and "Cron" not in task["Schedule"]:
         del task["Schedule"]
     if "ScalingPolicies" in task:
-        policies = [scaling(policy, job, group, task) for policy in task["ScalingPolicies"]]
-        task["ScalingPolicies"] = [
-            msgspec.to_builtins(msgspec.convert(policy, Scaling)) for policy in policies
-        ]
+        given_policies = task["ScalingPolicies"]
+        task["ScalingPolicies"] = [scaling(each, job, group, task) for each in given_policies]
     if "Services" in task:
         task["Services"] = [complete_service(one, job, group, task) for one in task["Services"]]
     return task

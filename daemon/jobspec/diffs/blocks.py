@@ -15,8 +15,9 @@ from daemon.jobspec.diffs.parts import (
     texts,
     values,
 )
-from storage.records.group import Disconnect, Scaling, Volume
+from storage.records.group import Disconnect, Volume
 from storage.records.job import JobUI, Parameterized, Periodic
+from storage.records.scaling import Scaling
 from storage.records.scope import Affinity, Constraint, Spread
 from storage.records.task import (
     Action,

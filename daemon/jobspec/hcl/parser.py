@@ -270,6 +270,13 @@ class _Reader(Expressions):
         if not self.accept("="):
             raise self._no_single_argument(name, start, end)
         argument = Argument(name, start, end, self.expression())
+        if self.kind == ",":
+            raise self.mistake(
+                "Invalid single-argument block definition",
+                "Single-line block syntax can include only one argument definition. To define "
+                "multiple arguments, use the multi-line block syntax with one argument definition "
+                "per line.",
+            )
         if self.kind != "}":
             raise self.mistake(
                 "Invalid single-argument block definition",
@@ -280,9 +287,11 @@ class _Reader(Expressions):
 
     def _no_single_argument(self, name: str, start: int, end: int) -> Mistake:
         if self.kind in _OPENS_BLOCK:
+            # The peer takes the quotation mark that opens a label for a token of its own.
+            is_quoted = self.word()[0] == '"'
             return self.mistake_at(
                 start,
-                self.ends[self.at],
+                self.starts[self.at] + 1 if is_quoted else self.ends[self.at],
                 "Argument definition required",
                 "A single-line block definition can contain only a single argument. If you meant "
                 f'to define argument "{name}", use an equals sign to assign it a value. To define '

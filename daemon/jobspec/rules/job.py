@@ -7,6 +7,7 @@ from daemon.jobspec.gotext import as_one, quote, within, words
 from daemon.jobspec.rules.group import group
 from daemon.jobspec.rules.scope import affinities, constraint, each, spreads
 from storage.errors import Invalid
+from storage.records.codec import Document
 from storage.records.job import Job, JobType, Parameterized, Periodic
 
 MAX_DESCRIPTION = 1000  # bytes
@@ -38,6 +39,13 @@ def job(one: Job) -> Iterator[str]:
         subject = f"Task group {each_group.name} validation failed"
         yield from within(subject, group(each_group, one))
     yield from _launching(one)
+
+
+def tag(document: Document) -> Iterator[str]:
+    """Yield what is wrong with the tag that a submitted job carries, which no complete job has."""
+    size = len((document.get("VersionTag") or {}).get("Description", ""))
+    if size > MAX_DESCRIPTION:
+        yield f"Tagged version description must be under {MAX_DESCRIPTION} characters, currently {size}"
 
 
 def _names(one: Job) -> Iterator[str]:

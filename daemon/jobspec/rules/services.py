@@ -9,6 +9,7 @@ from daemon.jobspec.rules.blocks import VARIABLE
 from daemon.jobspec.rules.checks import ON_UPDATE, consul_fault, native_fault, needs_port
 from daemon.jobspec.rules.network import labels
 from storage.records.group import TaskGroup
+from storage.records.job import Job
 from storage.records.task import Check, Service, Task
 
 _NAME = re.compile(r"[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9]", re.IGNORECASE | re.ASCII)
@@ -49,6 +50,36 @@ def service(one: Service) -> Iterator[str]:
         yield "Service identity must provide at least one target aud value"
 
 
+def mesh(job: Job) -> Iterator[str]:
+    """Yield what keeps a sidecar from being added to a service; the peer adds it before it looks at all else."""
+    for group in job.task_groups or ():
+        for one in group.services or ():
+            if (one.connect or {}).get("SidecarService") is None:
+                continue
+            subject = f"group {quote(group.name)}"
+            if one.name != one.name.lower():
+                yield (
+                    f"Consul Connect service name {quote(one.name)} in {subject} must not contain "
+                    "uppercase characters"
+                )
+            mode = next((network.mode or "host" for network in group.networks or ()), "bridge")
+            if mode != "bridge" and not mode.startswith("cni/"):
+                yield (
+                    f"connect sidecar: invalid network mode for Consul Connect: {subject} uses "
+                    f'network mode {quote(mode)}; must be "bridge" or "cni/*"'
+                )
+
+
+def _connect(one: Service) -> Iterator[str]:
+    ways = one.connect or {}
+    native = bool(ways.get("Native"))
+    others = sum(ways.get(way) is not None for way in ("SidecarService", "Gateway"))
+    if native + others != 1:
+        yield "Consul Connect must be exclusively native, make use of a sidecar, or represent a Gateway"
+    if native and others and not one.task_name:
+        yield f"Service {one.name} is Connect Native and requires setting the task"
+
+
 def _provider(one: Service) -> Iterator[str]:
     match one.provider:
         case "consul":
@@ -69,6 +100,8 @@ def _native(one: Service) -> Iterator[str]:
 
 
 def _consul(one: Service) -> Iterator[str]:
+    if one.connect is not None:
+        yield from _connect(one)
     for check in one.checks or ():
         if fault := _without_port(one, check):
             yield fault

@@ -9,8 +9,9 @@ import pytest
 from daemon.evals.dry_run import Outlook, dry_run, in_use, static_ports
 from daemon.listening import Listener
 from storage.records.evaluation import DesiredUpdates, EvalStatus
-from storage.records.group import Scaling, Update
+from storage.records.group import Update
 from storage.records.job import Job, Parameterized, Periodic
+from storage.records.scaling import Scaling
 from storage.records.scope import Constraint
 from storage.records.task import Network, Port, Resources
 from tests.parts.evals.cluster import Cluster

@@ -10,9 +10,8 @@ from daemon.jobspec.policies import Policies
 from storage.errors import Conflict, Malformed, NotFound, StewardError
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records.deployment import Deployment, DeploymentStatus
-from storage.records.group import Scaling
 from storage.records.job import Job, JobType, Parameterized
-from storage.records.scaling import ScalingEvent
+from storage.records.scaling import Scaling, ScalingEvent
 from storage.store import Store
 from storage.writer import Transaction
 from tests.samples import NOW, group, job

@@ -281,7 +281,7 @@ def test_a_scaling_policy_is_bound_to_its_group() -> None:
 
 def test_a_scaling_policy_of_a_task_names_the_task() -> None:
     (policy,) = only_task(job(group(task(ScalingPolicies=[{"Max": 3}])))).scaling_policies or []
-    assert policy["Target"] == {
+    assert policy.target == {
         "Namespace": "default",
         "Job": "g",
         "Group": "web",

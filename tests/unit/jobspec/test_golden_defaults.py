@@ -50,6 +50,12 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
 PAIRS = list(pairs())
 
 
+def as_go_writes(number: str) -> int | float:
+    """Return a number as clients of the peer write it: whole ones without a fraction."""
+    value = float(number)
+    return int(value) if value.is_integer() else value
+
+
 def compared(document: Any) -> Any:
     kept = {name: value for name, value in document.items() if name not in NOT_COMPARED}
     for group in kept["TaskGroups"]:
@@ -70,7 +76,8 @@ def test_a_registered_job_reads_as_the_peer_shows_it(sent: Any, read: Any) -> No
 
 @pytest.mark.parametrize(("sent", "read"), [one[1:] for one in PAIRS], ids=[p[0] for p in PAIRS])
 def test_a_job_that_was_read_and_is_written_back_is_unchanged(sent: Any, read: Any) -> None:
-    plain = json.loads(json.dumps(read).replace('"{{job_modify_index}}"', "7"))
+    text = json.dumps(read).replace('"{{job_modify_index}}"', "7")
+    plain = json.loads(text, parse_float=as_go_writes)
     numbered = {**plain, "CreateIndex": 7, "JobModifyIndex": 7, "Stop": sent.get("Stop", False)}
     assert same_definition(
         canonicalize(golden.document(sent)), canonicalize(golden.document(numbered))

@@ -164,7 +164,7 @@ def test_only_a_group_knows_the_address_of_its_allocation(mode: str) -> None:
 
 
 def test_only_a_group_takes_part_in_a_mesh() -> None:
-    assert of_task(service("consul", Connect={})) == task_faults(
+    assert of_task(service("consul", Connect={"Native": True})) == task_faults(
         'service "api" cannot have "connect" block, only services defined in a "group" block can'
     )
 

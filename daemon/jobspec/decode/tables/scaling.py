@@ -52,7 +52,9 @@ def _finish_task(found: Found) -> None:
 
 
 _GROUP = Shape(_FIELDS, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_group)
-_TASK = Shape(_FIELDS, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_task)
+_TASK = Shape(
+    {**_FIELDS, **optional_integer("max")}, {"policy": FreeForm("Policy")}, _ALWAYS, _finish_task
+)
 
 GROUP_SCALING = {"scaling": Child("Scaling", _GROUP)}
 TASK_SCALING = {"scaling": Child("ScalingPolicies", _TASK, ("label",), Form.ONE_EACH)}

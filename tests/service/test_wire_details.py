@@ -1,0 +1,105 @@
+"""Answers that clients of the peer compare, where they differed: one test for each."""
+
+from typing import Any
+
+import pytest
+
+from tests.service.daemon import Steward
+
+TASK = {"Name": "t", "Driver": "raw_exec", "Config": {"command": "/bin/true"}}
+
+
+def job(*services: object, task: Any = TASK, **fields: object) -> dict[str, Any]:
+    network = {"Mode": "bridge", "DynamicPorts": [{"Label": "http"}]}
+    group = {
+        "Name": "g",
+        "Count": 0,
+        "Tasks": [task],
+        "Services": list(services),
+        "Networks": [network],
+    }
+    return {"ID": "web", "Datacenters": ["*"], "TaskGroups": [group], **fields}
+
+
+async def test_empty_region_is_the_own_one(steward: Steward) -> None:
+    assert (await steward.request("GET", "/v1/jobs", region="")).status_code == 200
+    assert (await steward.request("GET", "/v1/jobs", region="elsewhere")).status_code == 500
+
+
+async def test_statuses_without_a_body_are_those_of_all_jobs(steward: Steward) -> None:
+    await steward.register(job())
+    answer = await steward.request("POST", "/v1/jobs/statuses")
+    assert [one["ID"] for one in answer.json()] == ["web"]
+
+
+@pytest.mark.parametrize("path", ["/v1/node/pools", "/v1/node/pool/a"])
+async def test_node_pool_without_a_body_is_a_client_error(steward: Steward, path: str) -> None:
+    answer = await steward.request("POST", path)
+    assert (answer.status_code, answer.text) == (400, "Request body is empty")
+
+
+@pytest.mark.parametrize(
+    ("policy", "error"),
+    [
+        ({"Type": "vertical_cpu", "Min": None, "Max": None, "Enabled": None}, ""),
+        ({"Type": "vertical_cpu"}, ""),
+        ({"Type": 3}, "TaskGroups.Tasks.ScalingPolicies.Type of type string"),
+        ({"Min": "1"}, "TaskGroups.Tasks.ScalingPolicies.Min of type int64"),
+        ({"Enabled": "yes"}, "TaskGroups.Tasks.ScalingPolicies.Enabled of type bool"),
+        (7, "TaskGroups.Tasks.ScalingPolicies of type api.ScalingPolicy"),
+    ],
+)
+async def test_wrong_types_in_a_scaling_policy_of_a_task_are_named(
+    steward: Steward, policy: object, error: str
+) -> None:
+    wanted = job(task={**TASK, "ScalingPolicies": [policy]})
+    answer = await steward.request("POST", "/v1/jobs", {"Job": wanted})
+    assert answer.status_code == (400 if error else 200)
+    assert error in answer.text
+
+
+@pytest.mark.parametrize(("size", "valid"), [(1000, True), (1001, False)])
+async def test_description_of_a_version_tag_has_at_most_1000_characters(
+    steward: Steward, size: int, valid: bool
+) -> None:
+    tagged = job(VersionTag={"Name": "a", "Description": "d" * size})
+    answer = await steward.post("/v1/validate/job", {"Job": tagged})
+    assert (answer["ValidationErrors"] is None) is valid
+
+
+@pytest.mark.parametrize(
+    ("service", "error"),
+    [
+        ({"Name": "w", "Connect": {"Native": True}}, ""),
+        ({"Name": "w", "Connect": {"SidecarService": {}}}, ""),
+        ({"Name": "w", "Connect": {}}, "must be exclusively native"),
+        ({"Name": "w", "Connect": {"Native": True, "Gateway": {}}}, "requires setting the task"),
+        ({"Name": "W", "Connect": {"SidecarService": {}}}, "must not contain uppercase"),
+    ],
+)
+async def test_mesh_of_a_service_is_checked(
+    steward: Steward, service: dict[str, object], error: str
+) -> None:
+    wanted = job({**service, "Provider": "consul", "PortLabel": "80"})
+    answer = await steward.post("/v1/validate/job", {"Job": wanted})
+    assert (answer["Error"] == "") is (not error)
+    assert error in answer["Error"]
+
+
+async def test_node_of_the_body_is_the_one_that_changes(steward: Steward) -> None:
+    (node,) = await steward.get("/v1/nodes")
+    path = f"/v1/node/{node['ID']}/eligibility"
+    for named, status in ((node["ID"], 200), ("other", 500)):
+        body = {"Eligibility": "ineligible", "NodeID": named}
+        assert (await steward.request("POST", path, body)).status_code == status
+
+
+async def test_stop_notes_that_the_allocation_may_be_rescheduled(steward: Steward) -> None:
+    running = job(task={**TASK, "Config": {"command": "/bin/sleep", "args": ["60"]}})
+    running["TaskGroups"][0] |= {"Count": 1, "Networks": None}
+    (alloc,) = await steward.run_job(running)
+    path = f"/v1/allocation/{alloc['ID']}"
+    refused = await steward.request("POST", f"{path}/stop", reschedule="maybe")
+    assert "as a bool" in refused.text
+    await steward.post(f"{path}/stop", reschedule="true")
+    assert (await steward.get(path))["DesiredTransition"]["Reschedule"] is True
