@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         cloud,
         entities,
         groups,
+        leases,
         mounts,
         oidc,
         policies,
@@ -22,6 +23,7 @@ else:  # each is imported when it is first asked for something
     cloud = LateModule("daemon.api.cloud")
     entities = LateModule("daemon.api.entities")
     groups = LateModule("daemon.api.groups")
+    leases = LateModule("daemon.api.leases")
     mounts = LateModule("daemon.api.mounts")
     oidc = LateModule("daemon.api.oidc")
     policies = LateModule("daemon.api.policies")
@@ -56,6 +58,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/sys/plugins/catalog/auth/{plugin}", read=system.read_method),
     Endpoint("/v1/sys/internal/ui/mounts", read=mounts.shown, is_open=True),
     Endpoint("/v1/sys/internal/ui/mounts/auth/{path}", read=mounts.shown_one, is_open=True),
+    Endpoint("/v1/sys/internal/ui/mounts/{path}", read=mounts.not_shown, is_open=True),
     Endpoint("/v1/sys/internal/ui/resultant-acl", read=policies.resultant),
     Endpoint("/v1/sys/capabilities", write=policies.capabilities),
     Endpoint("/v1/sys/capabilities-self", write=policies.capabilities_self),
@@ -113,6 +116,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     # The Go client, and with it most tools, tunes here; only `sys/auth` asks for sudo.
     Endpoint("/v1/sys/mounts/auth/{path}/tune", read=mounts.read_tune, write=mounts.tune),
     Endpoint("/v1/sys/mounts/auth/{path}", read=mounts.read_as_mount),
+    Endpoint("/v1/sys/leases/lookup", write=leases.look_up),
+    Endpoint("/v1/sys/leases/lookup/{prefix}", list=leases.index, sudo=True),
+    Endpoint("/v1/sys/leases/renew", write=leases.renew),
+    Endpoint("/v1/sys/leases/revoke", write=leases.revoke),
+    Endpoint("/v1/sys/leases/revoke-prefix/{prefix}", write=leases.revoke_prefix, sudo=True),
+    Endpoint("/v1/sys/leases/revoke-force/{prefix}", write=leases.revoke_prefix, sudo=True),
+    Endpoint("/v1/sys/leases/count", read=leases.count),
+    Endpoint("/v1/sys/leases/tidy", write=leases.tidy),
+    Endpoint("/v1/sys/key-status", read=system.key_status),
+    Endpoint("/v1/sys/version-history", list=system.version_history),
+    Endpoint("/v1/sys/audit", read=system.audit_devices, sudo=True),
     Endpoint("/v1/sys/remount", write=mounts.move, sudo=True),
     Endpoint("/v1/sys/remount/status/{move}", read=mounts.read_move),
     Endpoint(

@@ -7,7 +7,9 @@ import msgspec
 
 from daemon.identity import mounts
 from daemon.jobspec.gotext import quote
+from daemon.web import envelope
 from daemon.web.envelope import Answer
+from daemon.web.reply import Reply
 from daemon.web.request import Call
 from storage.errors import Invalid, Malformed, NotFound, UnknownToken
 from storage.queries import installation
@@ -172,10 +174,24 @@ async def shown(call: Call) -> Answer:
 
 async def shown_one(call: Call) -> Answer:
     """Show a mount to a person who may do something below it."""
-    mount = _find(call, mounts.path_of(call["path"]))
+    path = mounts.path_of(call["path"])
+    above = [mount for mount in _every(call) if path.startswith(mount.path)]
+    mount = max(above, key=lambda one: len(one.path), default=None)
     if mount is None or not _may_below(call, f"auth/{mount.path}"):
         raise UnknownToken
     return Answer(data={**_entry(mount), "path": mount.path})
+
+
+async def not_shown(call: Call) -> Reply:
+    """Refuse to show what is mounted elsewhere: nothing is."""
+    if not call.token:
+        raise UnknownToken
+    path = quote(mounts.path_of(call["path"]))
+    return envelope.errors(
+        403,
+        "preflight capability check returned 403, please ensure client's policies grant access to "
+        f"path {path}",
+    )
 
 
 def _may_below(call: Call, path: str) -> bool:

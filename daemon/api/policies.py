@@ -10,6 +10,7 @@ from daemon.acl.grant import Grant
 from daemon.acl.named import put
 from daemon.acl.paths import Permission
 from daemon.acl.policies import parse
+from daemon.jobspec.gotext import multi_error
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
 from storage.errors import Invalid, Malformed, NotFound
@@ -115,7 +116,7 @@ async def capabilities(call: Call) -> Answer:
 def _grant_of_secret(call: Call, db: Snapshot, secret: str) -> Grant:
     token = call.parts.tokens.find(db, secret) if secret else None
     if token is None:
-        raise Malformed("invalid token" if secret else "missing token")
+        raise Malformed(multi_error(["invalid token"]) if secret else "missing token")
     return call.parts.tokens.caller(db, token).grant
 
 
@@ -131,7 +132,7 @@ async def capabilities_accessor(call: Call) -> Answer:
     def find(db: Snapshot) -> Grant:
         token = tokens.find(db, accessor) if accessor else None
         if token is None:
-            raise Malformed("invalid accessor" if accessor else "missing accessor")
+            raise Malformed(multi_error(["invalid accessor"]) if accessor else "missing accessor")
         return call.parts.tokens.caller(db, token).grant
 
     return _at(call.parts.store.read(find), _paths(call))

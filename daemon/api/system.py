@@ -8,7 +8,8 @@ from daemon.web.envelope import Answer, plain
 from daemon.web.reply import Reply
 from daemon.web.request import Call
 from storage.errors import Malformed, NotFound
-from storage.queries import installation
+from storage.queries import installation, secrets
+from storage.records.times import rfc3339
 
 
 class _Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,31 @@ async def initialized(call: Call) -> Reply:  # a handler
 async def leader(call: Call) -> Reply:  # a handler
     """Tell that there is one daemon, and nothing to lead."""
     return plain(_Leader())
+
+
+async def key_status(call: Call) -> Answer:
+    """Show the newest data key of the store: its version, and when the store was made."""
+    keys, made_at = call.parts.store.read(
+        lambda db: (secrets.data_keys(db), installation.created_at(db))
+    )
+    term = max((key.version for key in keys), default=1)
+    return Answer(data={"term": term, "install_time": rfc3339(made_at), "encryptions": 0})
+
+
+async def version_history(call: Call) -> Answer:
+    """Show the version that runs; the store does not record earlier ones."""
+    made_at = call.parts.store.read(installation.created_at)
+    shown = {
+        "build_date": "",
+        "previous_version": None,
+        "timestamp_installed": rfc3339(made_at),
+    }
+    return Answer(data={"keys": [VERSION], "key_info": {VERSION: shown}})
+
+
+async def audit_devices(call: Call) -> Answer:  # a handler
+    """List no devices: the audit log is a table of the store."""
+    return Answer(data={})
 
 
 async def catalog(call: Call) -> Answer:  # a handler

@@ -25,7 +25,14 @@ from storage.errors import (
 )
 
 _DENIED = "permission denied"
-_UNREPEATED = ("sys/internal/ui/", "sys/policies/", "sys/wrapping/", "sys/remount/status/")
+_UNREPEATED = (
+    "sys/internal/ui/",
+    "sys/leases/lookup/",
+    "sys/policies/",
+    "sys/remount/status/",
+    "sys/version-history",
+    "sys/wrapping/",
+)
 _HEADERS = {"Cache-Control": "no-store", "Content-Type": "application/json"}
 
 # First match wins: a subclass stands before its base.

@@ -112,6 +112,8 @@ class SecretsSide:
                 return envelope.errors(
                     404, f"no handler for route {quote(call.name)}. route entry not found."
                 )
+            if endpoint is None and "help" in call.query and _is_mount(call, found):
+                return envelope.plain(_help_of_mount(call))
             if endpoint is None:
                 return envelope.listed(404, "unsupported path")
             if "help" in call.query:
@@ -252,6 +254,15 @@ def _with_warning(answer: Answer, endpoint: Endpoint, fields: Fields) -> Answer:
         return answer
     warning = f"Endpoint ignored these unrecognized parameters: {words(unknown)}"
     return msgspec.structs.replace(answer, warnings=[*answer.warnings, warning])
+
+
+def _is_mount(call: Call, found: Found) -> bool:
+    return f"{call.name.rstrip('/')}/" == f"auth/{found.mount}"
+
+
+def _help_of_mount(call: Call) -> Mapping[str, object]:
+    text = f"{call.name}: a login method. Its paths are config, role, login and rotate-root."
+    return {"help": text, "openapi": {}, "see_also": None}
 
 
 def _help(endpoint: Endpoint, call: Call) -> Mapping[str, object]:

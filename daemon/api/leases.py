@@ -1,0 +1,109 @@
+"""Leases of logins: each token of a login is one lease, named by its path and accessor."""
+
+import msgspec
+
+from daemon.identity.mounts import path_of
+from daemon.web import envelope
+from daemon.web.envelope import Answer
+from daemon.web.reply import Reply
+from daemon.web.request import Call
+from storage.errors import Invalid, NotFound
+from storage.queries import mounts, tokens
+from storage.readers import Snapshot
+from storage.records.acl import Token
+from storage.records.base import SECOND
+from storage.records.identity import Mount
+from storage.records.times import rfc3339
+
+MOST = 1000  # leases in one list
+
+_UNKNOWN = "invalid lease"
+
+
+def _login(mount: Mount) -> str:
+    return f"auth/{mount.path}login/"
+
+
+async def index(call: Call) -> Answer:
+    """List what is below a prefix: parts of paths, or the leases of one login path."""
+    prefix = path_of(call["prefix"])
+
+    def look(db: Snapshot) -> tuple[set[str], list[str]]:
+        parts, found = set(), list[str]()
+        for mount in mounts.every(db):
+            if _login(mount) == prefix:
+                found = tokens.of_mount(db, mount.accessor, MOST + 1)
+            elif _login(mount).startswith(prefix) and tokens.of_mount(db, mount.accessor, 1):
+                parts.add(_login(mount).removeprefix(prefix).partition("/")[0] + "/")
+        return parts, found
+
+    parts, found = call.parts.store.read(look)
+    if not (parts or found):
+        raise NotFound("")
+    keys = [*sorted(parts), *sorted(found[:MOST])]
+    told = [f"only {MOST} leases are listed"] if len(found) > MOST else []
+    return Answer(data={"keys": keys}, warnings=told)
+
+
+def _token(call: Call) -> Token | None:
+    lease_id = call.fields.text("lease_id")
+    if not lease_id:
+        raise Invalid("lease_id must be specified")
+    path, _, accessor = lease_id.rpartition("/")
+    token = call.parts.store.read(lambda db: tokens.find(db, accessor))
+    return token if token and token.mount and token.path == path else None
+
+
+async def look_up(call: Call) -> Answer:
+    """Show a lease."""
+    token = _token(call)
+    if token is None:
+        raise Invalid(_UNKNOWN)
+    ends, now = token.expires_at, call.parts.clock.now()
+    return Answer(
+        data={
+            "id": f"{token.path}/{token.accessor}",
+            "issue_time": rfc3339(token.created_at),
+            "expire_time": rfc3339(ends) if ends else None,
+            "last_renewal": rfc3339(token.renewed_at) if token.renewed_at else None,
+            "renewable": token.renewable,
+            "ttl": (ends - now) // SECOND if ends else 0,
+        }
+    )
+
+
+async def renew(call: Call) -> Answer:
+    """Refuse: a login is renewed by its token or accessor."""
+    if _token(call) is None:
+        raise Invalid("lease not found")
+    raise Invalid("the lease of a login is renewed at auth/token/renew-accessor")
+
+
+async def revoke(call: Call) -> Answer:
+    """Revoke the token of a lease, if there is one."""
+    if token := _token(call):
+        await call.parts.store.write(lambda tx: tokens.remove(tx, token.accessor))
+    return Answer()
+
+
+async def revoke_prefix(call: Call) -> Answer:
+    """Revoke all tokens that the logins below a prefix issued."""
+    prefix = path_of(call["prefix"])
+    if prefix.startswith("auth/token/"):
+        raise Invalid("tokens below auth/token are revoked at auth/token/revoke-accessor")
+    for mount in call.parts.store.read(mounts.every):
+        if _login(mount).startswith(prefix):
+            await call.parts.tokens.revoke_mount(mount.accessor)
+    return Answer()
+
+
+async def count(call: Call) -> Answer:  # a handler
+    """Count the leases that cannot be revoked: there are none."""
+    return Answer(data={"counts": {}, "lease_count": 0})
+
+
+async def tidy(call: Call) -> Reply:
+    """Remove what has ended; the daemon does so by itself all the time."""
+    call.parts.tokens.note_end(0)
+    told = Answer(warnings=["Tidy operation successfully started."])
+    return msgspec.structs.replace(envelope.enveloped(told, path="", request_id=""), status=202)
