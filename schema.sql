@@ -549,6 +549,13 @@ CREATE TABLE settings (
     value         TEXT    NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Defaults of an older version that stay in force in this store until the configuration names the
+-- setting. Written by the migrations that came with the new defaults; empty in a new store.
+CREATE TABLE kept_defaults (
+    setting       TEXT    NOT NULL PRIMARY KEY,
+    value         TEXT    NOT NULL                -- in JSON
+) STRICT, WITHOUT ROWID;
+
 -- Login methods: at which path (it ends in a slash) which method is mounted. Written by
 -- daemon/identity, whose other tables follow; what is set up for a mount goes with it.
 CREATE TABLE mounts (

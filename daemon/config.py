@@ -107,7 +107,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     wrapper_ca: Path = Path()
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
+    metrics_public: bool | None = None
+    raw_exec: bool | None = None
+    raw_exec_user: str = ""
+    raw_exec_root: bool | None = None
     raw_exec_limits: bool = False
+    task_users: list[str] = []
+    user_denylist: list[str] = []
+    user_checked_drivers: list[str] = []
+    denied_host_uids: str = ""
+    denied_host_gids: str = ""
     task_environment: list[str] = []
     exec_unfiltered: bool | None = None
     task_processes: Natural = 4096
@@ -172,6 +181,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Return the address at which the daemon answers."""
         host = f"[{self.bind}]" if ":" in self.bind else self.bind
         return f"{'https' if self.is_encrypted else 'http'}://{host}:{self.port}"
+
+    @property
+    def runs_raw_exec(self) -> bool:
+        """Tell whether tasks of raw_exec may start: in development, or where the settings say so."""
+        return self.dev if self.raw_exec is None else self.raw_exec
 
     @property
     def is_encrypted(self) -> bool:

@@ -26,7 +26,9 @@ from daemon.config import (
     default_data_dir,
     is_loopback,
 )
+from daemon.peer_settings import translated
 from storage.errors import Invalid
+from storage.records.numbers import ranges
 
 PREFIX = "STEWARD_"
 DEFAULT_FILE = Path("/etc/steward/steward.toml")
@@ -63,6 +65,7 @@ _CLAIM = re.compile(
 )
 # A name in `task_environment`: `*` alone would pass on all that the agent has.
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
+_USER = re.compile(r"\*|@?[A-Za-z0-9_][A-Za-z0-9_.-]*\$?")
 _ISSUER = re.compile(r"https?://[^/?#\s]+(/[^/?#\s]+)*")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
@@ -104,6 +107,7 @@ def _from_file(file: Path | None) -> dict[str, object]:
         raise Invalid(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(f"{path} is not valid TOML: {error}") from error
+    values = translated(values, str(path))
     for name in values.keys() - FIELDS.keys():
         raise Invalid(f"{path}: unknown setting {name!r}{_nearest(name, FIELDS)}")
     return values
@@ -239,6 +243,21 @@ def _faults_of_tasks(config: Config) -> Iterator[str]:
                 f"task_environment: {name!r} is no name of a variable; write letters, digits and _, "
                 "with * at the end for all names that begin like this"
             )
+
+    for name in ("task_users", "user_denylist"):
+        for word in getattr(config, name):
+            if not _USER.fullmatch(word):
+                yield f"{name}: {word!r} is no user; write a name, a number, @GROUP, or * for all but root"
+    if config.raw_exec_user in ("root", "0") and not config.raw_exec_root:
+        yield (
+            f"raw_exec_user = {config.raw_exec_user!r}: tasks would run as root; name another user, "
+            "or say raw_exec_root = true as well"
+        )
+    for name in ("denied_host_uids", "denied_host_gids"):
+        try:
+            ranges(getattr(config, name))
+        except ValueError as error:
+            yield f"{name} = {getattr(config, name)!r}: {error}; write numbers and ranges: 0,100-200"
 
 
 def _faults_of_listening(config: Config) -> Iterator[str]:

@@ -36,10 +36,12 @@ from daemon.clock import Clock, SystemClock
 from daemon.config import Config
 from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
+from daemon.kept_defaults import in_force
 from daemon.launcher.client import LauncherGone, open_launcher
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
+from storage.queries import kept_defaults
 from storage.records.base import SECOND
 from storage.snapshot import discard_unfinished
 from storage.store import Store, open_store
@@ -160,6 +162,7 @@ async def _run_parts(
             open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
         )
         discard_unfinished(config.data_dir)
+        config = in_force(config, store.read(kept_defaults.every))
         launcher = await parts.enter_async_context(
             open_launcher(settings.channel, config.alloc_dir)
         )

@@ -338,9 +338,9 @@ ROUTES: tuple[Route, ...] = (
     Stream("/v1/client/fs/readat/{alloc_id}", files.read_at, FILES),
     Stream("/v1/client/fs/stream/{alloc_id}", files.stream, FILES),
     Stream("/v1/client/fs/{anything}", files.unknown, ANYONE),
-    # Open to whoever is known: a reader gets what he may see (golden: acl-token-none).
+    # Callers without a token are refused by the handlers, unless `metrics_public` opens both.
     Stream("/v1/event/stream", events.stream, KNOWN),
-    Stream("/v1/metrics", metrics.show, ANYONE),
+    Stream("/v1/metrics", metrics.show, KNOWN),
     Read("/v1/agent/self", agent.self_, AGENT_READ),
     Read("/v1/agent/settings", settings.index, AGENT_READ),
     Read("/v1/agent/health", agent.health, ANYONE),

@@ -13,7 +13,7 @@ from daemon.config import Config
 from daemon.launcher.client import Launcher
 from daemon.runner.artifacts.archive import Limits
 from daemon.runner.artifacts.fetch import Fetcher
-from daemon.runner.drivers import bounds, subtree
+from daemon.runner.drivers import bounds, permitted, subtree
 from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.exec import Exec
 from daemon.runner.drivers.group import Groups
@@ -44,8 +44,11 @@ async def drivers_of(
     most = config.task_processes
     walled = (holding, inherited, launcher, limits, most)
     raw = walled if config.raw_exec_limits else (groups, inherited, launcher)
-    exec_ = Exec(*walled, unfiltered=config.opens_filters)
-    found: list[Driver] = [RawExec(*raw), exec_]
+    users = permitted.of(config)
+    found: list[Driver] = [
+        RawExec(*raw, users=users, enabled=config.runs_raw_exec),
+        Exec(*walled, unfiltered=config.opens_filters, users=users),
+    ]
     found += await podman.find(
         config.podman_service, inherited, volumes=config.podman_volumes, processes=most
     )

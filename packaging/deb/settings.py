@@ -48,6 +48,8 @@ def _toml(field: msgspec.structs.FieldInfo) -> str:
         default = field.default_factory()
     if isinstance(default, Path):
         default = ""
+    if default is None:  # it depends on `dev`, which is out of the question here
+        default = False
     return "{}" if default == {} else json.dumps(default)
 
 

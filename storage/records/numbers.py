@@ -20,6 +20,32 @@ def whole(text: str) -> int:
     return sign * int(digits.lstrip("0")[:_MOST_DIGITS] or digits[:1])
 
 
+Ranges = tuple[range, ...]
+_MOST_RANGES = 1000
+
+
+def ranges(text: str) -> Ranges:
+    """Return the ranges that a text such as `0,100-200` names. Raises `ValueError`.
+
+    >>> ranges("0,100-200"), ranges("")
+    ((range(0, 1), range(100, 201)), ())
+    """
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if len(words) > _MOST_RANGES:
+        raise ValueError(f"{len(words)} ranges are more than {_MOST_RANGES}")
+    return tuple(_range(word) for word in words)
+
+
+def _range(word: str) -> range:
+    first, dash, last = (part.strip() for part in word.partition("-"))
+    if not (first.isdecimal() and (last.isdecimal() or not dash)):
+        raise ValueError(f"{word!r} is neither a number nor a range such as 100-200")
+    low, high = whole(first), whole(last or first)
+    if low > high:
+        raise ValueError(f"{word!r} ends before it begins")
+    return range(low, high + 1)
+
+
 def short(text: str) -> str:
     """Return the text of a number as an error shows it: whole, or its begin and its length.
 

@@ -79,3 +79,34 @@ async def test_caller_with_read_secrets_lists_secret_files(guarded: Steward) -> 
     assert [(one["Name"], one["Size"]) for one in listed] == [("password.txt", 6)]
     read = await ask(guarded, alloc, "cat", "main/secrets/password.txt")
     assert read.text == "Reading secret file prohibited: main/secrets/password.txt"
+
+
+@pytest.mark.parametrize("token", ["", "garbage", "11111111-1111-1111-1111-111111111111"])
+@pytest.mark.parametrize("path", ["/v1/metrics", "/v1/event/stream"])
+async def test_caller_without_token_gets_neither_metrics_nor_events(
+    guarded: Steward, path: str, token: str
+) -> None:
+    await guarded.register(JOB)
+    guarded.token = token
+    answer = await guarded.request("GET", path)
+    assert answer.status_code == 403
+    assert "hidden" not in answer.text
+
+
+async def test_caller_with_any_token_gets_metrics(guarded: Steward) -> None:
+    guarded.token = await token_with(guarded, READ_FILES)
+    assert (await guarded.request("GET", "/v1/metrics")).status_code == 200
+
+
+async def test_anonymous_policy_for_the_agent_opens_metrics(guarded: Steward) -> None:
+    rules = {"Name": "anonymous", "Rules": 'agent { policy = "read" }'}
+    await guarded.request("POST", "/v1/acl/policy/anonymous", rules)
+    guarded.token = ""
+    assert (await guarded.request("GET", "/v1/metrics")).status_code == 200
+
+
+async def test_setting_opens_metrics(tmp_path: Path) -> None:
+    config = tmp_path / "steward.toml"
+    config.write_text("metrics_public = true\n")
+    async with open_steward(tmp_path, "--dev", "--acl", "--config", str(config)) as steward:
+        assert (await steward.request("GET", "/v1/metrics")).status_code == 200

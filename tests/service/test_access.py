@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.daemon import open_steward
+from tests.service.daemon import as_development, open_steward
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="root is the operator")
 
@@ -49,7 +49,7 @@ async def test_a_task_of_another_user_gets_at_nothing_of_the_daemon(open_path: P
     env | grep -i -E 'key|secret_|passphrase|credential' && echo "environment tells"
     echo done
     """
-    async with open_steward(open_path) as steward:
+    async with open_steward(open_path, *as_development(open_path)) as steward:
         env = {"DIR": str(steward.data_dir), "DAEMON": str(steward.pid)}
         task = {
             "Name": "main",

@@ -7,7 +7,7 @@ from typing import Any
 import jwt
 import trio
 
-from tests.service.daemon import Steward, open_steward
+from tests.service.daemon import Steward, as_development, open_steward
 
 ASK = """
 import json, os, sys, urllib.request
@@ -46,7 +46,7 @@ async def answers(steward: Steward, job: Any) -> list[int]:
 
 
 async def test_a_task_reaches_its_own_job_and_its_variables(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         for path in ("nomad/jobs/nosy/g/main", "nomad/jobs/nosy", "nomad/jobs/other", "free"):
             await steward.post(f"/v1/var/{path}", {"Items": {"k": "v"}})
         await steward.register(asking(steward, job_id="other", Driver="nowhere"))
@@ -72,7 +72,7 @@ async def test_a_task_reaches_its_own_job_and_its_variables(tmp_path: Path) -> N
 
 
 async def test_a_policy_can_give_a_job_more(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         rules = 'namespace "default" { capabilities = ["list-jobs"] }'
         policy = {"Name": "p", "Rules": rules, "JobACL": {"JobID": "nosy"}}
         await steward.request("PUT", "/v1/acl/policy/p", policy)
@@ -82,7 +82,7 @@ async def test_a_policy_can_give_a_job_more(tmp_path: Path) -> None:
 
 
 async def test_a_token_ends_with_its_allocation(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         job = asking(steward, "/v1/job/nosy")
         script = 'cat "$NOMAD_SECRETS_DIR/nomad_token"'
         job["TaskGroups"][0]["Tasks"][0]["Config"] = {"command": "sh", "args": ["-c", script]}

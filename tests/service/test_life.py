@@ -15,7 +15,7 @@ import trio
 
 from daemon.main import EXIT_CONFIG, EXIT_FAILURE, EXIT_STORAGE
 from storage.records.base import SECOND
-from tests.service.daemon import Steward, environment, open_steward
+from tests.service.daemon import Steward, as_development, environment, open_steward
 
 ENDS_IN_ORDER_WITHIN = 5.0
 
@@ -73,7 +73,7 @@ async def test_in_development_tasks_end_with_it_also_stubborn_ones(steward: Stew
 
 
 async def test_in_production_tasks_go_on_and_are_found_again(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         await steward.run_job(service())
         before = await steward.task_pids("web")
         await steward.stop()

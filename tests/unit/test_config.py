@@ -172,6 +172,9 @@ def test_on_loopback_plain_text_is_as_good(tmp_path: Path, bind: str) -> None:
         ({"trusted_proxies": ["proxy.lan"]}, "write addresses or networks"),
         ({"oidc_issuer": "steward.lan"}, "oidc_issuer = 'steward.lan'"),
         ({"task_environment": ["A", "*"]}, r"task_environment: '\*' is no name of a variable"),
+        ({"raw_exec_user": "root"}, "raw_exec_user = 'root': tasks would run as root"),
+        ({"task_users": ["a b"]}, "task_users: 'a b' is no user"),
+        ({"denied_host_uids": "5-1"}, "denied_host_uids = '5-1': '5-1' ends before it begins"),
         ({"task_environment": ["A=B"]}, "task_environment: 'A=B' is no name of a variable"),
         ({"oidc_issuer": "https://steward.lan/"}, "without a slash"),
     ],
@@ -293,3 +296,46 @@ def test_what_can_be_no_network_is_refused(tmp_path: Path, text: str, problem: s
 def test_bytes_of_the_environment_that_are_no_text_are_refused(tmp_path, name: str) -> None:
     with pytest.raises(Invalid, match=f"{name.lower()} = .* .the environment.: write it as UTF-8"):
         loaded(tmp_path, "", {f"STEWARD_{name}": "a=b,c=\udcff"})
+
+
+# ---- the peer's spellings ---------------------------------------------------------------------------
+
+
+def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
+    config = loaded(
+        tmp_path,
+        """
+        [plugin.raw_exec.config]
+        enabled = true
+        denied_host_uids = "0,100-200"
+        denied_host_gids = "0"
+        [client.options]
+        "user.denylist" = "root, postgres"
+        "user.checked_drivers" = "exec"
+        """,
+    )
+    assert (config.raw_exec, config.denied_host_uids, config.denied_host_gids) == (
+        True,
+        "0,100-200",
+        "0",
+    )
+    assert config.user_denylist == ["root", "postgres"]
+    assert config.user_checked_drivers == ["exec"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[plugin.raw_exec.config]\nenable = true",
+            "unknown setting 'plugin.raw_exec.config.enable'",
+        ),
+        ("[plugin.docker.config]\nx = 1", "unknown setting 'plugin.docker'"),
+        ("[client]\nenabled = true", "unknown setting 'client.enabled'"),
+        ("plugin = 1", "plugin = 1: write it as a table"),
+        ("raw_exec = true\n[plugin.raw_exec.config]\nenabled = true", "are the same setting"),
+    ],
+)
+def test_peers_spelling_that_is_unknown_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        loaded(tmp_path, text)

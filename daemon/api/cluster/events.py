@@ -13,6 +13,7 @@ import trio
 
 from daemon.acl.check import EVERYWHERE
 from daemon.acl.grant import Grant
+from daemon.api.cluster.closed import check_events
 from daemon.feed import Made
 from daemon.web.parameters import Query
 from daemon.web.readers import Reader
@@ -49,6 +50,7 @@ class _Wanted(msgspec.Struct, frozen=True):
 
 async def stream(request: Request) -> Reply:
     """Show what changes, from an index on."""
+    check_events(request)
     index = _index(request.query)
     wanted = _Wanted(_topics(request.query), request.namespace)
     frames = _frames(request, wanted, index)

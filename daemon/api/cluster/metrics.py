@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
+from daemon.api.cluster.closed import check_metrics
 from daemon.api.cluster.gauges import Gauge, Labels, gauges
 from daemon.api.cluster.meanings import MEANINGS
 from daemon.web.reply import Reply
@@ -35,6 +36,7 @@ class MetricsSummary(Record, frozen=True, kw_only=True):
 
 async def show(request: Request) -> Reply:
     """Show all metrics; `format=prometheus` as text for Prometheus."""
+    check_metrics(request)
     parts = request.parts
     found = await gauges(parts)
     if request.query.text("format") == "prometheus":

@@ -25,8 +25,9 @@ from daemon.runner.drivers.driver import (
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.limits import UNLIMITED, Bounds
 from daemon.runner.drivers.local import Line, Local
+from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.process import Process, Started
-from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, find_user, for_user, is_trusted
+from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, for_user, is_trusted
 from daemon.runner.env import Directories
 from daemon.runner.owner import Owner
 
@@ -79,9 +80,10 @@ class Exec(Local):
         processes: int = 0,
         *,
         unfiltered: bool = False,
+        users: TaskUsers = EVERYBODY,
     ) -> None:
         """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say."""
-        super().__init__(groups, inherited, launcher, bounds, processes)
+        super().__init__(groups, inherited, launcher, bounds, processes, users=users)
         self._walls = sandbox.find_tools()
         self._unfiltered = unfiltered
         self._no_filter = ""  # why this machine has no filter; found by `fingerprint`
@@ -175,7 +177,7 @@ class Exec(Local):
     def _surroundings(self, attempt: Attempt) -> tuple[dict[str, str], shim.User | None]:
         """Return the environment, and whom the task runs as if not as the daemon itself."""
         name = _whom(attempt.user)
-        user = find_user(name) if name else None
+        user = self._users.find(self.name, name) if name else None
         if user is None and os.geteuid() == 0:
             raise StartFailed(f'user "{name}" is the daemon\'s own, and may run no task of exec')
         env = dict(attempt.env)

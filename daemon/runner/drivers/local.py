@@ -22,8 +22,8 @@ from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, Running, Session, StartFailed
 from daemon.runner.drivers.group import Group, Groups
 from daemon.runner.drivers.limits import UNLIMITED, Bounds, Limits, data_limit, limits_of
+from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
-from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
 from daemon.runner.owner import Owner
@@ -55,10 +55,12 @@ class Local:
         launcher: Launcher,
         bounds: Bounds = UNLIMITED,
         processes: int = 0,
+        *,
+        users: TaskUsers = EVERYBODY,
     ) -> None:
         self._groups, self._bounds = groups, bounds
         self._launcher = launcher
-        self._processes = processes
+        self._processes, self._users = processes, users
         self._inherited = inherited
         self._tools = shim.find_tools()
         # The daemon raises its own limit; tasks get the one that it was started with.
@@ -86,7 +88,7 @@ class Local:
 
     def owner(self, user: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
-        found = find_user(user) if user else None
+        found = self._users.find(self.name, user) if user else None
         return (found.uid, found.gid) if found else None
 
     def places(self, directory: str, task: str) -> Directories:

@@ -15,14 +15,19 @@ _USER = "failed driver config validation: failed to identify user"
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def entry_of(name: str) -> pwd.struct_passwd:
+    """Return what this machine knows of a user, by name or number. Raises `KeyError`."""
+    return pwd.getpwuid(whole(name)) if name.isdecimal() else pwd.getpwnam(name)
+
+
 def find_user(name: str) -> User | None:
     """Return the user of that name or number; None when it is the daemon's own.
 
     Raises `StartFailed` when there is no such user, or the daemon may not run tasks as that one.
     """
     try:
-        entry = pwd.getpwuid(whole(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError:
+        entry = entry_of(name)
+    except (KeyError, OverflowError):
         raise StartFailed(f'{_USER} "{name}": user: unknown user {name}') from None
     if entry.pw_uid == os.geteuid():
         return None

@@ -194,6 +194,7 @@ async def open_world(
     **settings: Any,
 ) -> AsyncIterator[World]:
     """Open a runner on a store."""
+    settings = {"raw_exec": True, "raw_exec_root": True, "task_users": ["*"], **settings}
     config = Config(data_dir=data_dir, node_name="node-1", node_meta={"zone": "a"}, **settings)
     clock = SystemClock()
     async with (

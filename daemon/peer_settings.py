@@ -1,0 +1,58 @@
+"""Settings about users and raw_exec in the peer's spelling: `plugin` blocks and options of `client`."""
+
+from collections.abc import Iterator, Mapping
+
+from storage.errors import Invalid
+
+_PLUGIN = {
+    "enabled": "raw_exec",
+    "denied_host_uids": "denied_host_uids",
+    "denied_host_gids": "denied_host_gids",
+}
+_OPTIONS = {
+    "driver.raw_exec.enable": "raw_exec",
+    "user.denylist": "user_denylist",
+    "user.checked_drivers": "user_checked_drivers",
+}
+_LISTS = frozenset({"user_denylist", "user_checked_drivers"})
+
+
+def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
+    """Return settings with the peer's spellings under our names. Raises `Invalid`."""
+    ours = {name: value for name, value in values.items() if name not in ("plugin", "client")}
+    for written, name, value in _found(values, origin):
+        if name in ours:
+            raise Invalid(f"{origin}: {written} and {name} are the same setting; write one of them")
+        is_list = name in _LISTS and isinstance(value, str)
+        ours[name] = [one.strip() for one in str(value).split(",")] if is_list else value
+    return ours
+
+
+def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str, object]]:
+    """Yield each setting of the peer: as it is written, its name here, and its value."""
+    for path, known in (
+        (("plugin", "raw_exec", "config"), _PLUGIN),
+        (("client", "options"), _OPTIONS),
+    ):
+        inside: object = values
+        for depth, part in enumerate(path):
+            outer = _table(inside, ".".join(path[:depth]), origin)
+            if depth and (others := sorted(outer.keys() - {part})):
+                where = ".".join(path[:depth])
+                raise Invalid(
+                    f"{origin}: unknown setting {f'{where}.{others[0]}'!r}; known: {part}"
+                )
+            inside = outer.get(part, {})
+        where = ".".join(path)
+        for name, value in _table(inside, where, origin).items():
+            if name not in known:
+                raise Invalid(
+                    f"{origin}: unknown setting {f'{where}.{name}'!r}; known: {', '.join(known)}"
+                )
+            yield f"{where}.{name}", known[name], value
+
+
+def _table(value: object, where: str, origin: str) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{origin}: {where} = {value!r}: write it as a table")
+    return value

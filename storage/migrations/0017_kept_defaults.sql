@@ -1,0 +1,11 @@
+-- What was in force before raw_exec, users of tasks and metrics got closed defaults stays in force.
+CREATE TABLE kept_defaults (
+    setting       TEXT    NOT NULL PRIMARY KEY,
+    value         TEXT    NOT NULL                -- in JSON
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO kept_defaults (setting, value) VALUES
+    ('metrics_public', 'true'),
+    ('raw_exec', 'true'),
+    ('raw_exec_root', 'true'),
+    ('task_users', '["*"]');
