@@ -34,6 +34,7 @@ from daemon.acl.seal import open_seal
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
+from daemon.datadir import weak_places
 from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
 from daemon.kept_defaults import in_force
@@ -116,6 +117,7 @@ def _data_directory(config: Config) -> Iterator[Path]:
                 f"data_dir = {str(config.data_dir)!r} cannot be made: {error.strerror}; "
                 "name another directory with --data-dir"
             ) from error
+        _check_places(config)
         yield config.data_dir
         return
     directory = Path(tempfile.mkdtemp(prefix="steward-dev-"))
@@ -123,6 +125,15 @@ def _data_directory(config: Config) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check_places(config: Config) -> None:
+    """Refuse a data directory that others could replace; in development, warn. Raises `StorageUnusable`."""
+    for fault in weak_places(config.data_dir):
+        text = f"data_dir = {str(config.data_dir)!r} is not safe from other users: {fault}"
+        if not config.dev:
+            raise StorageUnusable(text)
+        log.warning("%s", text)
 
 
 class Settings(msgspec.Struct, frozen=True):

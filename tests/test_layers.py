@@ -35,6 +35,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.config": NOUNS,
     "daemon.confinement": (),
     "daemon.dashes": (),
+    "daemon.datadir": (),
     "daemon.fields": (*NOUNS, "daemon.jobspec.gotext"),
     "daemon.feed": STORAGE,
     "daemon.journal": (),

@@ -86,3 +86,18 @@ async def test_tasks_of_several_users_share_without_letting_others_in(node: Worl
     assert node.output(alloc_id) == "one\n"
     seen = await as_stranger(node.config.alloc_dir, f"cat {alloc_id}/alloc/data/f; ls {alloc_id}")
     assert seen == ""
+
+
+@pytest.mark.usefixtures("walls")
+@pytest.mark.parametrize(("driver", "bits"), [("exec", "-rwxr-xr-x"), ("raw_exec", "-rwsr-sr-x")])
+async def test_a_set_uid_program_of_a_task_gives_its_user_to_no_local_user(
+    node: World, driver: str, bits: str
+) -> None:
+    """The filter of `exec` refuses the bit; elsewhere nobody reaches the program."""
+    places = " ".join(PLACES[driver].values())
+    text = f"for d in {places}; do cp /bin/dash $d/sh; chmod 6755 $d/sh; ls -l $d/sh; done"
+    alloc_id = await node.place(batch(script(text, driver=driver, user="daemon")))
+    await node.until_done(alloc_id)
+    assert {line.split()[0] for line in node.output(alloc_id).splitlines()} == {bits}
+    tries = [f"{alloc_id}{below}/sh -p -c 'id -u'" for below in BELOW]
+    assert await as_stranger(node.config.alloc_dir, "; ".join(tries)) == ""

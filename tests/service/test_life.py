@@ -175,6 +175,25 @@ async def test_a_place_where_no_directory_can_be_is_named(tmp_path: Path) -> Non
     assert b"Traceback" not in outcome.stderr
 
 
+async def test_a_data_directory_that_others_can_replace_is_refused(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o777)
+    outcome = await refused("--port", "0", "--data-dir", str(above / "data"))
+    assert outcome.returncode == EXIT_STORAGE
+    said = outcome.stderr.decode()
+    assert f"all users can write to {str(above)!r}: run chmod o-w on it" in said
+    assert "Traceback" not in said
+
+
+async def test_in_development_such_a_directory_is_only_warned_about(tmp_path: Path) -> None:
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o777)
+    async with open_steward(above, "--dev") as steward:
+        assert (await steward.get("/v1/status/leader")) != ""
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
