@@ -125,6 +125,8 @@ class AllocRunner:
         self._watch_services()
         self._watch_time()
         self._want(allocation)
+        if self._nursery is not None:
+            self._report.publish_services()
         self._changes.announce()
 
     def purge(self) -> None:

@@ -66,6 +66,11 @@ class Sweeper:
         self._watched[log.path] = _Watched(log, writers)
         self._arrived.set()
 
+    def update(self, log: TaskLog) -> None:
+        """Keep as much of a log as its definition says now."""
+        if watched := self._watched.get(log.path):
+            watched.log = log
+
     def remove(self, log: TaskLog) -> None:
         """Look at a log once more: nobody writes to it now."""
         if watched := self._watched.get(log.path):

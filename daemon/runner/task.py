@@ -109,6 +109,8 @@ class TaskRunner:
     def update(self, instance: Instance) -> None:
         """Go by a new version of the definition, and by what the scheduler wants now."""
         self._instance = instance
+        for log in self._logs():
+            self._host.sweeper.update(log)
         if instance.allocation.desired.transition.no_shutdown_delay:
             self._hurried.set()
 

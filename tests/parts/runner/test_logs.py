@@ -244,6 +244,21 @@ async def test_what_no_file_shows_is_taken_from_the_disk(log: TaskLog) -> None:
     assert text_of(log.chunks(0)) == b"x" * (MEGABYTE + 10)
 
 
+async def test_what_is_kept_follows_a_definition_that_changes_meanwhile(
+    log: TaskLog, directory: Path
+) -> None:
+    sweeper = Sweeper()
+    sweeper.add(log, Writers())
+    write(log, b"x" * 5 * MEGABYTE)
+    more = LogConfig(max_files=4, max_file_size_mb=1)
+    sweeper.update(TaskLog(str(directory), "main", "stdout", more))
+    await sweeper.look()
+    assert os.stat(log.path).st_blocks * 512 >= 4 * MEGABYTE
+    sweeper.update(log)
+    await sweeper.look()
+    assert os.stat(log.path).st_blocks * 512 < 3 * MEGABYTE
+
+
 async def test_the_logs_of_a_task_that_writes_fast_are_kept_small(world: World, pipe: Pipe) -> None:
     task = script(f"head -c 50000000 /dev/zero; echo x >{pipe.path}; exec sleep 600")
     alloc_id = await world.place(batch(task))
