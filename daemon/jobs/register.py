@@ -15,7 +15,7 @@ from daemon.jobs.preserve import preserve
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
-from daemon.jobspec.rules.job import tag
+from daemon.jobspec.rules.job import tag, total_count
 from daemon.jobspec.validate import Findings, scaling_refusal, transition_error, validate
 from daemon.jobspec.walls import openings
 from daemon.matching.clusters import unfit, unoffered
@@ -164,6 +164,8 @@ async def register_job(
         after = preserve(
             job, before, counts=request.preserve_counts, resources=request.preserve_resources
         )
+        for problem in total_count(after):  # with the counts of before there may be too many
+            raise Refused(problem)
         told = surroundings.policies.check(after, override=request.policy_override)
         done = enter(
             tx,

@@ -12,8 +12,9 @@ import msgspec
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.register import check_index
 from daemon.jobspec.policies import Policies
+from daemon.jobspec.rules.job import total_count
 from daemon.jobspec.validate import Findings
-from storage.errors import Malformed, NotFound
+from storage.errors import Malformed, NotFound, Refused
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records import gojson
 from storage.records.base import Int64, Record, Uint64
@@ -100,6 +101,8 @@ async def scale_job(
         done = Scaled(index=tx.index, job_modify_index=job.modify_index)
         if request.count is not None:
             scaled = _with_count(job, group, request.count, now)
+            for problem in total_count(scaled):
+                raise Refused(problem)
             remarks = policies.check(scaled, override=request.policy_override)
             done = _enter(tx, scaled, remarks, now, eval_id)
         event = _event(request, group, done, now)

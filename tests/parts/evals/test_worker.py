@@ -84,6 +84,19 @@ async def test_what_waits_for_room_is_taken_when_enough_has_been_freed(narrow: C
     assert len(narrow.wanted()) == 1
 
 
+@pytest.mark.parametrize("cpu", [1, 10**6])
+async def test_a_huge_job_that_does_not_fit_keeps_no_other_from_its_place(
+    narrow: Cluster, cpu: int
+) -> None:
+    huge = task(resources=Resources(cpu=cpu, memory_mb=50))
+    await narrow.register(job("huge", group("web", huge, count=50_000)))
+    await narrow.work()
+    tiny = task(resources=Resources(cpu=0, memory_mb=0))
+    await narrow.register(job("web", group("web", tiny)))
+    await narrow.work()
+    assert len(narrow.wanted("web")) == 1
+
+
 async def test_a_changed_node_without_room_wakes_nobody(narrow: Cluster) -> None:
     await narrow.register(large("small", 80))
     await narrow.register(large("web", 60))

@@ -7,7 +7,7 @@ import pytest
 from daemon.jobs.scale import ScalingRequest, scale_job
 from daemon.jobs.stop import stop_job
 from daemon.jobspec.policies import Policies
-from storage.errors import Conflict, Malformed, NotFound, StewardError
+from storage.errors import Conflict, Malformed, NotFound, Refused, StewardError
 from storage.queries import deployments, evaluations, job_status, jobs, scaling
 from storage.records.deployment import Deployment, DeploymentStatus
 from storage.records.job import Job, JobType, Parameterized
@@ -168,6 +168,14 @@ async def test_a_system_job_is_there_or_not(store: Store) -> None:
     with pytest.raises(Malformed, match=r'^jobs of type "system" can only be scaled between 0'):
         await scale(store, 2)
     await scale(store, 0)
+    assert current(store).version == 1
+
+
+async def test_the_counts_of_all_groups_together_have_a_limit(store: Store) -> None:
+    await register(store, job("web", group("web"), group("other", count=2)))
+    with pytest.raises(Refused, match=r"^total count was .* job_max_count: 50001 > 50000$"):
+        await scale(store, 49_999)
+    await scale(store, 49_998)
     assert current(store).version == 1
 
 

@@ -42,6 +42,25 @@ def test_what_may_be_wrong_with_a_job(given: dict[str, Any], texts: list[str]) -
 # ---- groups together ----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("counts", "texts"),
+    [
+        ((50_000,), []),
+        ((30_000, 20_000), []),
+        ((50_001,), ["total count was greater than configured job_max_count: 50001 > 50000"]),
+        (
+            (30_000, 30_000),
+            ["total count was greater than configured job_max_count: 60000 > 50000"],
+        ),
+    ],
+)
+def test_a_job_has_no_more_allocations_than_its_limit(
+    counts: tuple[int, ...], texts: list[str]
+) -> None:
+    groups = [group(Name=f"g{number}", Count=count) for number, count in enumerate(counts)]
+    assert errors(job(*groups)) == texts
+
+
 def test_groups_need_different_names() -> None:
     named = [group(Name=name) for name in ("a", "b", "a", "a")]
     assert errors(job(*named)) == [
