@@ -93,9 +93,23 @@ async def test_caller_without_token_gets_neither_metrics_nor_events(
     assert "hidden" not in answer.text
 
 
-async def test_caller_with_any_token_gets_metrics(guarded: Steward) -> None:
-    guarded.token = await token_with(guarded, READ_FILES)
-    assert (await guarded.request("GET", "/v1/metrics")).status_code == 200
+@pytest.mark.parametrize(
+    ("rules", "is_shown"),
+    [
+        (READ_FILES, True),
+        ('agent { policy = "read" }', True),
+        ('namespace "elsewhere" { policy = "write" }', False),
+        ('node { policy = "read" }', False),
+    ],
+)
+async def test_metrics_name_only_jobs_that_the_token_may_see(
+    guarded: Steward, rules: str, is_shown: bool
+) -> None:
+    await guarded.register(JOB)
+    guarded.token = await token_with(guarded, rules)
+    answer = await guarded.request("GET", "/v1/metrics")
+    assert answer.status_code == 200
+    assert ("hidden" in answer.text) is is_shown
 
 
 async def test_anonymous_policy_for_the_agent_opens_metrics(guarded: Steward) -> None:

@@ -1,15 +1,29 @@
 """Routes that show names of everything: closed to callers without a token."""
 
+from collections.abc import Iterable
+
 from daemon.acl.grant import Grant
+from daemon.api.cluster.gauges import Gauge
 from daemon.web.request import Request
 from storage.errors import Denied
 from storage.records.acl import ANONYMOUS
 
 
-def check_metrics(request: Request) -> None:
-    """Raise `Denied` for a caller without a token, unless a setting or the policy `anonymous` opens."""
-    if _is_stranger(request) and not request.caller.grant.may_in("agent", "read"):
+def seen_metrics(request: Request, found: Iterable[Gauge]) -> list[Gauge]:
+    """Return the metrics that the caller may see: all with `agent:read` or where a setting opens them.
+
+    Others with a token get those of their namespaces and of the machine. Raises `Denied` for the rest.
+    """
+    grant = request.caller.grant
+    if request.parts.config.metrics_public or grant.may_in("agent", "read"):
+        return list(found)
+    if _is_stranger(request):
         raise Denied
+    return [one for one in found if _may_see(grant, one.labels.get("namespace"))]
+
+
+def _may_see(grant: Grant, namespace: str | None) -> bool:
+    return namespace is None or grant.may(namespace, "read-job", "list-jobs")
 
 
 def check_events(request: Request) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 
-from daemon.api.cluster.closed import check_metrics
+from daemon.api.cluster.closed import seen_metrics
 from daemon.api.cluster.gauges import Gauge, Labels, gauges
 from daemon.api.cluster.meanings import MEANINGS
 from daemon.web.reply import Reply
@@ -36,9 +36,8 @@ class MetricsSummary(Record, frozen=True, kw_only=True):
 
 async def show(request: Request) -> Reply:
     """Show all metrics; `format=prometheus` as text for Prometheus."""
-    check_metrics(request)
     parts = request.parts
-    found = await gauges(parts)
+    found = seen_metrics(request, await gauges(parts))
     if request.query.text("format") == "prometheus":
         return Reply(body=_exposed(found), content_type=_TEXT)
     shown = [GaugeShown(name=one.name, value=one.value, labels=one.labels) for one in found]
