@@ -5,6 +5,7 @@ Every setting has one name: `data_dir` in the file, `STEWARD_DATA_DIR` in the en
 """
 
 import os
+import re
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +19,11 @@ from storage.records.rule import JobPolicy
 
 SOCKET_NAME = "steward.sock"
 NO_SOCKET = "none"
+NO_UIDS = "none"
+# Beyond the accounts of people and services, and below what systems hand out to containers.
+DEFAULT_UIDS = range(80_000, 90_000)
+LEAST_UID = 1000
+_UIDS = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
 # What becomes of an allocation that takes more disk than its group asked for.
 DISK_OFF, DISK_NOTE, DISK_FAIL = "off", "note", "fail"
 
@@ -119,6 +125,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     denied_host_gids: str = ""
     task_environment: list[str] = []
     exec_unfiltered: bool | None = None
+    task_uids: str = ""
     task_processes: Natural = 4096
     cgroup_parent: str = ""
     podman_socket: str = ""
@@ -218,6 +225,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIELDS = {field.name: field for field in msgspec.structs.fields(Config)}
+
+
+def task_numbers(setting: str, subuids: str) -> range | None:
+    """Return the users for allocations: of the setting, or of our lines of `/etc/subuid`.
+
+    None: there are none. Raises `ValueError`.
+
+    >>> task_numbers("80000-80009", ""), task_numbers("", "steward:200000:9"), task_numbers("none", "")
+    (range(80000, 80010), range(200000, 200009), None)
+    """
+    if setting == NO_UIDS:
+        return None
+    if setting:
+        found = _UIDS.fullmatch(setting)
+        first, last = map(int, found.groups()) if found else (0, 0)
+        if not LEAST_UID <= first <= last < 2**32 - 2:
+            raise ValueError(
+                f'task_uids = "{setting}": write FIRST-LAST, such as 80000-89999, from {LEAST_UID} '
+                f'on, or "{NO_UIDS}"'
+            )
+        return range(first, last + 1)
+    # Lines of root's are for containers: their users would be those of tasks.
+    for first, count in re.findall(r"^steward:(\d{1,10}):(\d{1,10})$", subuids, re.MULTILINE):
+        if int(first) >= LEAST_UID and int(count):
+            return range(int(first), int(first) + int(count))
+    return DEFAULT_UIDS
 
 
 def is_loopback(host: str) -> bool:

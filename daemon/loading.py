@@ -25,6 +25,7 @@ from daemon.config import (
     Config,
     default_data_dir,
     is_loopback,
+    task_numbers,
 )
 from daemon.peer_settings import translated
 from storage.errors import Invalid
@@ -237,6 +238,10 @@ def _faults(config: Config) -> Iterator[str]:
 
 
 def _faults_of_tasks(config: Config) -> Iterator[str]:
+    try:
+        task_numbers(config.task_uids, "")
+    except ValueError as error:
+        yield str(error)
     for name in config.task_environment:
         if not _VARIABLE.fullmatch(name):
             yield (

@@ -15,6 +15,7 @@ from daemon.runner.identities import Signer
 from daemon.runner.report import Reports
 from daemon.runner.rotation import Sweeper
 from daemon.runner.secret_dirs import SecretDirs
+from daemon.runner.uids import Uids
 from storage.queries.variables import Entry
 from storage.records.node import HostVolume
 from storage.records.task import SecretsConfig
@@ -128,6 +129,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     task_socket: Path  # through which tasks reach our API
     listeners: Listeners
     chance: Callable[[], float]  # a random number from 0 up to 1
+    uids: Uids | None = None  # of allocations; None: their tasks have no users of their own
 
     def directory(self, alloc_id: str) -> str:
         """Return the directory of an allocation."""

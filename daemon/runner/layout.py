@@ -15,8 +15,12 @@ def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     """Make the directories of an allocation; return the tasks that cannot be run, and why."""
     directory = host.directory(instance.allocation.id)
     previous = _kept(host, instance)
-    owners = {task.name: owner_of(host, task) or ours() for task in instance.tasks}
     try:
+        if host.uids and previous:
+            host.uids.inherit(
+                instance.allocation.id, instance.allocation.desired.previous_allocation
+            )
+        owners = {task.name: owner_of(host, instance, task) or ours() for task in instance.tasks}
         taskdir.make_shared(directory, owners.values(), previous)
         kept_logs.describe(directory, _about(instance))
     except OSError as error:

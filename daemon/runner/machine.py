@@ -22,6 +22,7 @@ from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.podman import driver as podman
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.fingerprint import fingerprint
+from daemon.runner.uids import Uids
 from storage.errors import StorageUnavailable
 from storage.queries import nodes
 from storage.records.base import SECOND
@@ -37,7 +38,11 @@ _log = logging.getLogger("steward.runner")
 
 
 async def drivers_of(
-    groups: Groups, inherited: Mapping[str, str], launcher: Launcher, config: Config
+    groups: Groups,
+    inherited: Mapping[str, str],
+    launcher: Launcher,
+    config: Config,
+    uids: Uids | None,
 ) -> dict[str, Driver]:
     """Return the drivers that this machine has, by name."""
     holding, limits = find_bounds(groups, config)
@@ -47,7 +52,7 @@ async def drivers_of(
     users = permitted.of(config)
     found: list[Driver] = [
         RawExec(*raw, users=users, enabled=config.runs_raw_exec),
-        Exec(*walled, unfiltered=config.opens_filters, users=users),
+        Exec(*walled, unfiltered=config.opens_filters, users=users, uids=uids),
     ]
     found += await podman.find(
         config.podman_service, inherited, volumes=config.podman_volumes, processes=most

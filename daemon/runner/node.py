@@ -43,6 +43,7 @@ from daemon.runner.room import keep_logs, keep_room
 from daemon.runner.rotation import Sweeper
 from daemon.runner.secret_dirs import SecretDirs
 from daemon.runner.turns import ends_before
+from daemon.runner.uids import open_uids
 from daemon.runner.usage import IDLE, look_at_machine, of_allocation, of_machine
 from daemon.runner.wanted import Wanted, wanted
 from storage.errors import NotFound, Refused
@@ -311,6 +312,8 @@ class Runner:
         except OSError as error:
             _log.warning("the logs of allocation %s cannot be kept: %s", alloc_id, error)
         taskdir.remove(root)
+        if self._host.uids:
+            self._host.uids.release(alloc_id)
 
 
 @asynccontextmanager
@@ -344,9 +347,11 @@ async def open_runner(
         environment, config.task_environment, bundled=getattr(sys, "frozen", False)
     )
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
+    uids = None
     if drivers is None:
         assert launcher is not None  # noqa: S101  # only drivers of a caller need none
-        drivers = await drivers_of(groups, inherited, launcher, config)
+        uids = open_uids(config.task_uids, config.data_dir, config.alloc_dir)
+        drivers = await drivers_of(groups, inherited, launcher, config, uids)
     taskdir.make_root(config.alloc_dir)
     raise_limit()
     keep_descriptors()
@@ -380,6 +385,7 @@ async def open_runner(
         task_socket=config.task_socket_path,
         listeners=listeners,
         chance=chance or random.SystemRandom().random,
+        uids=uids,
     )
     clusters = None
     if config.pools or any(one.engine for one in store.read(nodes.every)):

@@ -75,12 +75,20 @@ def telling(
     return tell
 
 
-def owner_of(host: Host, task: Task) -> Owner | None:
-    """Return whom the files of a task are to belong to; None: the daemon itself."""
+def owner_of(host: Host, instance: Instance, task: Task) -> Owner | None:
+    """Return whom the files of a task are to belong to; None: the daemon itself. Raises `OSError`."""
     driver = host.drivers.get(task.driver)
     try:
-        return driver.owner(task.user) if driver else None
+        return driver.owner(task.user, instance.allocation.id) if driver else None
     except StartFailed:  # there is no such user: the driver will say so
+        return None
+
+
+def _known_owner(host: Host, instance: Instance, task: Task) -> Owner | None:
+    """Return the same; None, too, where there cannot be one: then the task is not run."""
+    try:
+        return owner_of(host, instance, task)
+    except OSError:
         return None
 
 
@@ -152,7 +160,7 @@ class Provisions:
             Place(host.issuer, host.values.get("node.region", ""), host.claims, host.values),
             self._root,
             task,
-            owner_of(host, task),
+            _known_owner(host, instance(), task),
             services_of(instance().group, task),
         )
         self._token = SecretToken(
@@ -160,7 +168,7 @@ class Provisions:
             instance,
             task.name,
             self._root,
-            owner_of(host, task),
+            _known_owner(host, instance(), task),
             host.clock.now,
             note,
         )
@@ -178,7 +186,7 @@ class Provisions:
             root=self._root,
             task=task.name,
             places=places_of(host, self._instance(), task),
-            owner=owner_of(host, task),
+            owner=_known_owner(host, self._instance(), task),
             environment=self._own_environment,
             note=self._note,
         )
@@ -251,7 +259,7 @@ class Provisions:
         if task.secrets_config or task.templates or self._identities.wanted:
             secrets = directories(self._root, task.name).secrets
             await self._host.secret_dirs.seclude(
-                secrets, task.resources.secrets_mb, owner_of(self._host, task)
+                secrets, task.resources.secrets_mb, _known_owner(self._host, self._instance(), task)
             )
         if (outcome := await self._fetch_artifacts()) is not None:
             return outcome
@@ -301,7 +309,7 @@ class Provisions:
             root=self._root,
             base=task.name,
             places=places_of(host, self._instance(), task),
-            owner=owner_of(host, task) if artifact.chown else None,
+            owner=_known_owner(host, self._instance(), task) if artifact.chown else None,
             arrived=telling(artifact.getter_source, self._now, self._note),
         )
 

@@ -5,6 +5,7 @@
         <task>/              local, secrets, private, tmp
         .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
         .resolv.<task>       its name servers, if its group has its own
+        .accounts.*.<task>   users and groups as it sees them, if its user is none of the machine's
         .fetched.<task>      says that what the task brings along has been fetched
         .logs/               what was moved out of a log, where that is necessary
 
@@ -47,6 +48,7 @@ SECRETS = "secrets"
 PRIVATE = "private"
 CLAIM = ".claim."
 RESOLVER = ".resolv."
+ACCOUNTS = ".accounts."
 _FETCHED = ".fetched."
 MOVED = ".logs"
 _GONE = ".removed"  # behind the name of a directory that is being removed

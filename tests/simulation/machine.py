@@ -149,7 +149,7 @@ class SimulatedDriver:
     def places(self, directory: str, task: str) -> Directories:
         return directories(directory, task)
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         return None
 
     def check(self, block: Mapping[str, object]) -> None:

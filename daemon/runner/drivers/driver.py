@@ -207,8 +207,8 @@ class Driver(Protocol):
         """Return where a task finds its directories, as it sees them."""
         ...
 
-    def owner(self, user: str) -> Owner | None:
-        """Return whom the files of a task are to belong to that names this user, or none.
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
+        """Return whom the files of an allocation's task are to belong to that names this user, or none.
 
         None: the daemon itself. Raises `StartFailed` when there is no such user.
         """

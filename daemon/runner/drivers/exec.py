@@ -30,8 +30,10 @@ from daemon.runner.drivers.process import Process, Started
 from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, for_user, is_trusted
 from daemon.runner.env import Directories
 from daemon.runner.owner import Owner
+from daemon.runner.uids import Uids
 
-_NOBODY = "nobody"  # whom a task runs as that names no user
+_NOBODY = "nobody"  # whom a task runs as that names no user, where there are no numbers for that
+_OWN = "task"  # the beginning of the name of a user of an allocation's own
 _TRIAL_WITHIN = 10.0  # seconds
 _SIGNALLED = 128
 _PRIVATE = frozenset({"", "private"})
@@ -81,11 +83,15 @@ class Exec(Local):
         *,
         unfiltered: bool = False,
         users: TaskUsers = EVERYBODY,
+        uids: Uids | None = None,
     ) -> None:
-        """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say."""
+        """`unfiltered` lets tasks open the filter of system calls, as far as their blocks say.
+
+        `uids` are of allocations whose tasks name no user.
+        """
         super().__init__(groups, inherited, launcher, bounds, processes, users=users)
         self._walls = sandbox.find_tools()
-        self._unfiltered = unfiltered
+        self._unfiltered, self._uids = unfiltered, uids
         self._no_filter = ""  # why this machine has no filter; found by `fingerprint`
 
     def fingerprint(self) -> Fingerprint:
@@ -101,9 +107,24 @@ class Exec(Local):
         said = {"unenforced.seccomp": self._no_filter} if self._no_filter else _FILTERED
         return self._said({**_UNENFORCED, **said, **limits.said(self._bounds)})
 
-    def owner(self, user: str) -> Owner | None:
-        """Return whom the files of a task are to belong to. Raises `StartFailed`."""
-        return super().owner(_whom(user))
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
+        """Return whom the files of a task are to belong to. Raises `StartFailed` or `OSError`."""
+        found = self._user(user, alloc_id)
+        return (found.uid, found.gid) if found else None
+
+    def _user(self, name: str, alloc_id: str) -> shim.User | None:
+        """Return whom a task runs as if not as the daemon itself. Raises as above."""
+        if not name and self._uids and (number := self._uids.of(alloc_id)) is not None:
+            return shim.User(
+                name=f"{_OWN}{number}",
+                uid=number,
+                gid=number,
+                groups=(number,),
+                home=sandbox.HOME,
+                is_account=False,
+            )
+        name = _whom(name)
+        return self._users.find(self.name, name) if name else None
 
     def places(self, directory: str, task: str) -> Directories:
         """Return where a task finds its directories, behind the walls."""
@@ -176,10 +197,11 @@ class Exec(Local):
 
     def _surroundings(self, attempt: Attempt) -> tuple[dict[str, str], shim.User | None]:
         """Return the environment, and whom the task runs as if not as the daemon itself."""
-        name = _whom(attempt.user)
-        user = self._users.find(self.name, name) if name else None
+        user = self._user(attempt.user, attempt.alloc_id)
         if user is None and os.geteuid() == 0:
-            raise StartFailed(f'user "{name}" is the daemon\'s own, and may run no task of exec')
+            raise StartFailed(
+                f'user "{attempt.user}" is the daemon\'s own, and may run no task of exec'
+            )
         env = dict(attempt.env)
         return env if user is None else for_user(env, user, self._inherited), user
 

@@ -86,7 +86,7 @@ class Local:
         del attempt
         return b""
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
         found = self._users.find(self.name, user) if user else None
         return (found.uid, found.gid) if found else None

@@ -61,7 +61,7 @@ class MockDriver:
         """Return the directories of this machine."""
         return directories(directory, task)
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         """Return nobody: there are no users."""
         return None
 

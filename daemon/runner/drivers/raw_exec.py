@@ -54,9 +54,9 @@ class RawExec(Local):
             return Fingerprint(trouble=_DISABLED)
         return self._said({**_UNENFORCED, **limits.said(self._bounds)})
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         """Return whom the files of a task are to belong to. Raises `StartFailed`."""
-        return super().owner(self._whom(user))
+        return super().owner(self._whom(user), alloc_id)
 
     def _whom(self, user: str) -> str:
         """Return the name of the user that a task runs as; empty for the daemon's own."""

@@ -24,7 +24,7 @@ from daemon.runner.drivers.driver import Attempt, InvalidConfig, Mount, StartFai
 from daemon.runner.drivers.scan import children
 from daemon.runner.drivers.shim import FILTER, PATH, User
 from daemon.runner.env import Directories
-from daemon.runner.taskdir import RESOLVER, SECRETS, SHARED
+from daemon.runner.taskdir import ACCOUNTS, RESOLVER, SECRETS, SHARED
 
 HOME = "/local"  # where a task begins, as it sees it
 PLACES = Directories(shared="/alloc", local=HOME, secrets="/secrets")
@@ -135,6 +135,7 @@ def walls(
         words += ["--tmpfs", path]
     # Named from the task's directory, where the shell has gone: arguments show no allocation.
     words += _resolver(attempt)
+    words += _accounts(attempt, user)
     words += ["--proc", "/proc", *_devices()]
     words += _volumes(attempt)
     for inside, outside in _from_home().items():
@@ -184,6 +185,22 @@ def _resolver(attempt: Attempt) -> Iterator[str]:
         yield from ("--ro-bind", f"../{own}", place)
     elif not place.startswith("/etc/") and os.path.exists(place):
         yield from ("--ro-bind", place, place)
+
+
+def _accounts(attempt: Attempt, user: User | None) -> Iterator[str]:
+    """Yield what gives a name to a user who is no account of the machine: many programs ask for it."""
+    if user is None or user.is_account:
+        return
+    for name, line in (
+        ("passwd", f"{user.name}:x:{user.uid}:{user.gid}::{user.home}:/usr/sbin/nologin\n"),
+        ("group", f"{user.name}:x:{user.gid}:\n"),
+    ):
+        with open(f"/etc/{name}", "rb") as file:
+            known = file.read()
+        end = b"" if known.endswith(b"\n") else b"\n"
+        own = f"{ACCOUNTS}{name}.{attempt.task}"
+        write_beneath(attempt.directory, own, known + end + line.encode(), mode=0o644)
+        yield from ("--ro-bind", f"../{own}", f"/etc/{name}")
 
 
 def _without_rights(tools: Tools, user: User | None) -> list[str]:

@@ -101,6 +101,7 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     gid: int
     groups: tuple[int, ...]
     home: str
+    is_account: bool = True  # of the machine
 
 
 def command_line(

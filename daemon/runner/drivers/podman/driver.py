@@ -91,7 +91,7 @@ class PodmanDriver:
         """Return where a task finds its directories, in its container."""
         return _PLACES
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         """Return `ANYBODY`: users are the image's."""
         return ANYBODY
 

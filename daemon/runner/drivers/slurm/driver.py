@@ -66,7 +66,7 @@ class SlurmDriver:
         """Return where a task finds its directories, on its host."""
         return places_of(self._cluster.pool.directory, os.path.basename(directory), task)
 
-    def owner(self, user: str) -> Owner | None:
+    def owner(self, user: str, alloc_id: str) -> Owner | None:
         """Return nobody: files belong to who unpacks them."""
         return None
 
