@@ -94,11 +94,6 @@ def selection(
     return f"{select}{where} ORDER BY {order}"
 
 
-def beside(filters: Mapping[str, str], name: str) -> dict[str, str]:
-    """Return the filters with one of them in a form by which nothing is looked for, only left out."""
-    return {**filters, name: f"+{filters[name]}"}
-
-
 _TABLE_INDEX = "SELECT last_index FROM table_indexes WHERE name = :name"
 
 

@@ -5,7 +5,7 @@ from msgspec import UNSET, UnsetType
 from daemon.acl.check import EVERYWHERE
 from daemon.acl.task_tokens import refusal
 from daemon.api.cluster.operator import check_accepts
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, show, wish_of
 from daemon.jobs.evaluate import until_looked_at
 from daemon.jobs.periodic import launches
 from daemon.jobs.register import (
@@ -77,18 +77,26 @@ class JobDeregisterResponse(Record, frozen=True, kw_only=True):
 
 def index(request: Request, db: Snapshot) -> Reply:
     """List jobs by namespace and id (golden: list-jobs)."""
-    query = request.query
-    rows = job_listings.stubs(
-        db, request.namespace, query.text("prefix"), with_meta=query.flag("meta")
+    query, everywhere = request.query, request.namespace == EVERYWHERE
+    with_meta, expression = query.flag("meta"), query.text("filter")
+    matches = compile_filter(expression, Job) if expression else None
+    wish = wish_of(request, matches, job_listings.COLUMNS)
+
+    def wanted(db: Snapshot, one: job_listings.Stub) -> bool:
+        if everywhere and not request.sees(one.namespace):
+            return False
+        return matches is None or matches(_document(db, one.namespace, one.id))
+
+    listing = Listing[job_listings.Stub](
+        rows=lambda db, start, reverse: job_listings.stubs(
+            db, wish(start, reverse), with_meta=with_meta
+        ),
+        key=lambda one: (one.namespace, one.id),
+        line=lambda _, one: one.line,
+        wanted=wanted,
+        is_number=False,
     )
-    if request.namespace == EVERYWHERE:
-        rows = [row for row in rows if request.sees(row[0])]
-    if expression := query.text("filter"):
-        matches = compile_filter(expression, Job)
-        rows = [row for row in rows if matches(_document(db, row[0], row[1]))]
-    page = paginate(rows, lambda row: (row[0], row[1]), lambda row: row[2], query)
-    highest = max(db.table_index("jobs"), db.table_index("summaries"))
-    return reply.read(page.body, highest, next_token=page.next_token)
+    return show(listing, query, db, max(db.table_index("jobs"), db.table_index("summaries")))
 
 
 def _document(db: Snapshot, namespace: str, job_id: str) -> object:

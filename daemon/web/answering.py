@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -49,7 +50,8 @@ log = logging.getLogger("steward.web")
 REQUEST_ID = "X-Request-Id"  # what a request is called in the log, by its sender or by us
 _AN_ID = re.compile(r"[\w.:=+/@-]{1,128}", re.ASCII)
 
-_MAY_WAIT = re.compile(r"index|%")
+_MAY_WAIT = re.compile(r"index|filter|%")
+_LONG = 64 * 1024  # bytes that are compressed, or made readable, in a millisecond
 _UNESCAPED = "/$&+,:;=@~"  # in a path, as the peer writes it
 _UNKNOWN_REGION = Reply(
     body=b"No path to region", status=500, content_type="text/plain; charset=utf-8"
@@ -143,7 +145,7 @@ class Answering:
             return False
 
     def may_wait(self, head: Head) -> bool:
-        """Tell whether an answer may take its time: of a write, and of a read that names an index.
+        """Tell whether an answer may take its time: of a write, and of a read that waits or filters.
 
         In whatever way that is written.
         """
@@ -178,7 +180,10 @@ class Answering:
             reply = text("internal error: see the daemon's log", 500)
         trail.ended(reply.status, said(reply) if reply.status >= 400 else "")
         log.debug("%s %s: %d", head.method, path, reply.status)
-        return finished(reply, pretty=pretty, gzipped=gzipped)
+        made = partial(finished, reply, pretty=pretty, gzipped=gzipped)
+        if isinstance(reply.body, bytes) and len(reply.body) > _LONG and (pretty or gzipped):
+            return await trio.to_thread.run_sync(made)
+        return made()
 
     def _refusal(self, head: Head, way: Way, query: Query, address: str) -> Reply | None:
         """Return what refuses a request before its body is read."""
@@ -244,7 +249,10 @@ class Answering:
             )
             if route.shows_secrets and self._parts.config.audit_reads:
                 await trail.acted()
-            return with_remarks(reply, asked.remarks())
+            reply = with_remarks(reply, asked.remarks())
+            if reply.stream is not None:
+                return msgspec.structs.replace(reply, stream=self._crowd.hold(reply.stream))
+            return reply
         reply = await route.handler(asked)
         if reply.stream is not None:
             held = self._crowd.hold(reply.stream, is_endless=reply.is_endless)

@@ -5,20 +5,23 @@ five minutes) and up to a sixteenth longer, so that a thousand clients do not co
 (golden: blocking-queries). A reader is woken by the change of what it watches, never by a clock.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
 
+import msgspec
 import trio
 
 from daemon.web.crowd import Crowd
 from daemon.web.kept import Kept
 from daemon.web.parameters import duration
-from daemon.web.reply import Reply
+from daemon.web.reply import Part, Reply
 from daemon.web.request import Read, Request
 from storage.errors import Malformed, NotFound
 from storage.readers import LongRead
 from storage.records.base import MINUTE, SECOND
+from storage.records.codec import encode
 from storage.records.numbers import whole
+from storage.store import Store
 
 LONGEST_WAIT = 5 * MINUTE
 _JITTER = 16  # the wait grows by up to one part in so many
@@ -90,14 +93,54 @@ async def _read(route: Read, request: Request, kept: Kept) -> Reply:
     moment = store.moment
     if (reply := kept.at(moment, route, request)) is not None:
         return reply
+    made: Reply | None = None
     if not route.long:
         with suppress(LongRead):
-            return store.read_short(lambda db: kept.reply(route, request, db, moment))
-    indexes, made = await store.read_long(
-        lambda db: (kept.indexes(route, request, db), route.handler(request, db))
+            made = store.read_short(lambda db: kept.reply(route, request, db, moment))
+    if made is None:
+        made = await _made_by_thread(route, request, kept)
+    while made.later is not None:
+        made = await store.read_long(made.later)
+    if made.part is None:
+        return made
+    is_pretty = request.query.text("pretty", "0") != "0"
+    stream = _pieces(store, made.part, is_pretty=is_pretty)
+    return msgspec.structs.replace(made, part=None, stream=stream)
+
+
+async def _made_by_thread(route: Read, request: Request, kept: Kept) -> Reply:
+    indexes, made = await request.parts.store.read_long(
+        lambda db: (kept.indexes(route, request, db), _encoded(route.handler(request, db)))
     )
     kept.keep(route, request, indexes, made)
     return made
+
+
+def _encoded(made: Reply) -> Reply:
+    """Return an answer whose body is JSON already: a long one takes its time."""
+    if made.body is None or isinstance(made.body, bytes):
+        return made
+    return msgspec.structs.replace(made, body=encode(made.body))
+
+
+async def _pieces(store: Store, part: Part, *, is_pretty: bool) -> AsyncGenerator[bytes, None]:
+    """Yield a list as it is read. Between two pieces nothing is held."""
+    separator, following, end = b"[", b",", b"]"
+    if is_pretty:
+        separator, following, end = b"[\n    ", b",\n    ", b"\n]\n"
+    while True:
+        if part.lines:
+            yield separator + following.join(_pretty(part.lines) if is_pretty else part.lines)
+            separator = following
+        if part.rest is None:
+            yield end if separator is following else b"[]"
+            return
+        part = await store.read_long(part.rest)
+
+
+def _pretty(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        yield msgspec.json.format(line, indent=4).replace(b"\n", b"\n    ")
 
 
 def _topics(route: Read, request: Request) -> list[str]:

@@ -11,10 +11,11 @@ its form, and two readings of its length, by the C parser and by ours, have to a
 (RFC 9112, sections 2.2, 5 and 6.3).
 """
 
+import logging
 import os
 import re
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, aclosing, suppress
 from math import inf
 
 import httptools
@@ -29,6 +30,9 @@ from daemon.web.listeners import Peer
 from daemon.web.reason import reason
 from daemon.web.reply import Finished
 from daemon.web.sending import Departures, send_now, send_patiently
+from storage.errors import StewardError
+
+log = logging.getLogger("steward.web")
 
 MOST = 64 * 1024  # bytes that are read at once
 _EXACT = 1.0  # seconds, to which the end of an idle connection is known here
@@ -199,6 +203,9 @@ class Lean:
             answer = await answering
         if answer is None:
             return False
+        if answer.stream is not None:
+            idleness.deadline = inf
+            return await self._streamed(stream, answer, answer.stream, is_last=request.is_last)
         if rest := send_now(stream, self._written(answer, is_last=request.is_last)):
             idleness.deadline = inf
             await send_patiently(stream, rest)
@@ -213,18 +220,42 @@ class Lean:
             return await answering
         return None
 
+    async def _streamed(
+        self,
+        stream: trio.SocketStream,
+        answer: Finished,
+        pieces: AsyncIterator[bytes],
+        *,
+        is_last: bool,
+    ) -> bool:
+        """Send a list as it is read; tell whether the connection goes on."""
+        await send_patiently(stream, self._head(answer, "transfer-encoding: chunked", is_last))
+        try:
+            async with AsyncExitStack() as stack:
+                if isinstance(pieces, AsyncGenerator):
+                    await stack.enter_async_context(aclosing(pieces))
+                async for piece in pieces:
+                    await send_patiently(stream, b"%x\r\n%b\r\n" % (len(piece), piece))
+        except StewardError as error:
+            log.warning("an answer broke off: %s", error)
+            return False  # its client sees that the end is missing
+        await send_patiently(stream, b"0\r\n\r\n")
+        return not is_last
+
     def _written(self, answer: Finished, *, is_last: bool) -> bytes:
         """Return an answer as it goes over the wire, in the form of the server behind."""
+        return self._head(answer, f"content-length: {len(answer.body)}", is_last) + answer.body
+
+    def _head(self, answer: Finished, length: str, is_last: bool) -> bytes:
         now = trio.current_time()
         if now >= self._added_at + 1:  # a date has no parts of a second
             pairs = self._settings.response_headers("h11")
             self._added_at, self._added = now, b"".join(b"%s: %s\r\n" % pair for pair in pairs)
         lines = [f"{name.lower()}: {value}\r\n" for name, value in answer.headers.items()]
-        length = len(answer.body)
         first = f"HTTP/1.1 {answer.status} {reason(answer.status)}\r\n"
-        head = f"{first}{''.join(lines)}content-length: {length}\r\n"
+        head = f"{first}{''.join(lines)}{length}\r\n"
         last = b"Connection: close\r\n\r\n" if is_last else b"\r\n"
-        return b"".join((head.encode(), self._added, last, answer.body))
+        return b"".join((head.encode(), self._added, last))
 
 
 def _head(request: Plain, client: str, peer: Peer | None) -> Head:

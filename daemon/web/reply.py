@@ -6,7 +6,7 @@ we, with its text, because scripts match it: docs/compatibility.md lists them al
 
 import gzip
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ from storage.errors import (
     TooLarge,
     TooOften,
 )
+from storage.readers import Snapshot
 from storage.records.codec import encode
 
 JSON = "application/json"
@@ -57,12 +58,20 @@ _LEADER, _NO_LEADER = (
 )
 
 
+class Part(msgspec.Struct, frozen=True):
+    """Some elements of a list, as JSON, and what reads the next ones; None at the end."""
+
+    lines: list[bytes]
+    rest: "Callable[[Snapshot], Part] | None" = None
+
+
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What a handler answers.
 
     `body` is encoded as JSON; bytes are JSON already, None is no body at all. `index` is the state's
     index that the answer shows; reads also say that a leader is known. A stream that is endless ends
-    with the daemon, as if that were its end.
+    with the daemon, as if that were its end. A list that is too long for one piece is given by its first
+    `part`. `later`: more has to be read until the answer is known.
     """
 
     body: object = None
@@ -75,6 +84,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     stream: AsyncIterator[bytes] | None = None
     is_endless: bool = False
+    part: Part | None = None
+    later: "Callable[[Snapshot], Reply] | None" = None
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -89,6 +100,11 @@ class Finished(msgspec.Struct, frozen=True):
 def read(body: object, index: int, *, next_token: str = "") -> Reply:
     """Return the answer of a read: the body, and the index that it shows."""
     return Reply(body=body, index=index, is_read=True, next_token=next_token)
+
+
+def listed(lines: Iterable[bytes]) -> bytes:
+    """Return elements, which are JSON, as a JSON list."""
+    return b"[" + b",".join(lines) + b"]"
 
 
 def text(body: str, status: int = 200) -> Reply:

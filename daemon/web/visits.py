@@ -129,7 +129,11 @@ class Visit:
 
     async def get(self, path: str, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Return the document that stands at a path of the API."""
-        return self.said(await self.ask("GET", path, **query))
+        reply = await self.ask("GET", path, **query)
+        if reply.stream is not None:  # a list that comes in parts
+            whole = b"".join([piece async for piece in reply.stream])
+            reply = msgspec.structs.replace(reply, body=whole, stream=None)
+        return self.said(reply)
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Have the API do something; return what it answers."""

@@ -1,12 +1,13 @@
 """Allocations: where they are, what the scheduler wants of them, what the runner reports."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from storage.queries import evaluations, events, services
-from storage.readers import Snapshot, beside, selection
+from storage.queries.pages import Wish, by_creation
+from storage.readers import Snapshot
 from storage.records import views
 from storage.records.allocation import (
     CLIENT_TERMINAL,
@@ -121,11 +122,18 @@ _OWNERS = """
     SELECT id, namespace, job_id FROM allocations WHERE id IN (SELECT value FROM json_each(:ids))
 """
 _PAGE = "SELECT * FROM allocations"
-_PAGE_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
+# What filters may compare without looking at more than the row (storage/queries/pages.py).
+COLUMNS = {
+    "ID": "id",
+    "Namespace": "+namespace",
+    "JobID": "job_id",
+    "TaskGroup": "task_group",
+    "Name": "name",
+    "NodeID": "+node_id",
+    "EvalID": "eval_id",
+    "ClientStatus": "client_status",
+    "DesiredStatus": "desired_status",
 }
-_PREFIX_FILTERS = beside(_PAGE_FILTERS, "namespace")
 
 
 def find(db: Snapshot, allocation_id: str) -> Allocation | None:
@@ -201,13 +209,9 @@ def owners(db: Snapshot, ids: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {row["id"]: (row["namespace"], row["job_id"]) for row in db.all(_OWNERS, {"ids": text})}
 
 
-def page(db: Snapshot, namespace: str, prefix: str = "") -> list[Allocation]:
-    """Return allocations in the order of their making."""
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    filters = _PREFIX_FILTERS if prefix else _PAGE_FILTERS
-    rows = db.all(selection(_PAGE, filters, given, "create_index, id"), given)
-    return [_from(row) for row in rows]
+def page(db: Snapshot, wish: Wish) -> Iterator[Allocation]:
+    """Yield allocations in the order of their making."""
+    return map(_from, by_creation(db, _PAGE, wish))
 
 
 # ---- writing ------------------------------------------------------------------------------------

@@ -1,9 +1,13 @@
 """Deployments: one version of a job replacing another."""
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import msgspec
 
 from storage.queries import events
-from storage.readers import Snapshot, selection
+from storage.queries.pages import Wish, by_creation
+from storage.readers import Snapshot
 from storage.records.allocation import Allocation
 from storage.records.codec import encode
 from storage.records.deployment import Deployment
@@ -105,19 +109,23 @@ _OF_JOB = """
 """
 
 
-_PAGE = "SELECT id, create_index, document FROM deployments"
-_PAGE_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
-}
+_PAGE = "SELECT namespace, id, create_index, document FROM deployments"
+COLUMNS = {"ID": "id", "Namespace": "+namespace", "JobID": "job_id", "Status": "+status"}
 
 
-def page(db: Snapshot, namespace: str, prefix: str = "") -> list[tuple[int, str, bytes]]:
-    """Return create index, id and JSON of deployments in the order of their making."""
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    rows = db.all(selection(_PAGE, _PAGE_FILTERS, given, "create_index, id"), given)
-    return [(row["create_index"], row["id"], row["document"].encode()) for row in rows]
+class Line(NamedTuple):
+    """A deployment in a listing."""
+
+    namespace: str
+    create_index: int
+    id: str
+    document: bytes
+
+
+def page(db: Snapshot, wish: Wish) -> Iterator[Line]:
+    """Yield deployments in the order of their making."""
+    for row in by_creation(db, _PAGE, wish):
+        yield Line(row["namespace"], row["create_index"], row["id"], row["document"].encode())
 
 
 def find(db: Snapshot, deployment_id: str) -> Deployment | None:

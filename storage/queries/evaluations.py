@@ -1,11 +1,13 @@
 """Evaluations: what is to be done, what waits for room, what was found."""
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from storage.queries import events
-from storage.readers import Snapshot, beside, selection
+from storage.queries.pages import Wish, by_creation
+from storage.readers import Snapshot
 from storage.records.codec import encode
 from storage.records.evaluation import Evaluation
 from storage.records.times import nanoseconds
@@ -244,14 +246,14 @@ def _needs(db: Snapshot) -> Iterator[tuple[Room, int]]:
 
 # ---- listings ---------------------------------------------------------------------------------
 
-_PAGE = "SELECT id, create_index, modify_index, document FROM evaluations"
-_PAGE_FILTERS = {
-    "namespace": "namespace = :namespace",
-    "job_id": "job_id = :job_id",
-    "status": "status = :status",
-    "prefix": "id >= :prefix AND id < :prefix || 'g'",  # ids are hexadecimal
+_PAGE = "SELECT namespace, id, create_index, document FROM evaluations"
+COLUMNS = {
+    "ID": "id",
+    "Namespace": "+namespace",
+    "JobID": "job_id",
+    "Status": "+status",
+    "DeploymentID": "deployment_id",
 }
-_PREFIX_FILTERS = beside(_PAGE_FILTERS, "namespace")
 _JOB_LIST = """
     SELECT document, modify_index FROM evaluations
      WHERE namespace = :namespace AND job_id = :job_id
@@ -259,20 +261,19 @@ _JOB_LIST = """
 """
 
 
-def page(
-    db: Snapshot,
-    namespace: str,
-    *,
-    prefix: str = "",
-    job_id: str | None = None,
-    status: str | None = None,
-) -> list[tuple[int, str, bytes]]:
-    """Return create index, id and JSON of evaluations in the order of their making."""
-    values = {"namespace": namespace, "job_id": job_id, "status": status, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    filters = _PREFIX_FILTERS if prefix else _PAGE_FILTERS
-    rows = db.all(selection(_PAGE, filters, given, "create_index, id"), given)
-    return [(row["create_index"], row["id"], row["document"].encode()) for row in rows]
+class Line(NamedTuple):
+    """An evaluation in a listing."""
+
+    namespace: str
+    create_index: int
+    id: str
+    document: bytes
+
+
+def page(db: Snapshot, wish: Wish) -> Iterator[Line]:
+    """Yield evaluations in the order of their making."""
+    for row in by_creation(db, _PAGE, wish):
+        yield Line(row["namespace"], row["create_index"], row["id"], row["document"].encode())
 
 
 def job_list(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], int]:

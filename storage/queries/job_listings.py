@@ -1,7 +1,9 @@
 """Jobs as lists and counts show them: lines, changes, children."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
+from storage.queries.pages import Wish
 from storage.readers import Snapshot, selection
 
 # A job's counts are joined by SQLite, in one call: a chain of || takes half as long again. Counts of
@@ -45,20 +47,45 @@ _STUBS_WITH_META = _STUBS.replace(
 )
 
 
-def stubs(
-    db: Snapshot, namespace: str, prefix: str = "", *, with_meta: bool = False
-) -> list[tuple[str, str, bytes]]:
-    """Return namespace, id and listing line of the jobs whose id begins with `prefix`.
+COLUMNS = {
+    "ID": "id",
+    "Namespace": "+namespace",
+    "ParentID": "+parent_id",
+    "Type": "+type",
+    "Status": "+status",
+    "Name": "(listing || '}') ->> '$.Name'",
+}
 
-    Ordered by namespace and id; the namespace `*` means all.
-    """
-    values = {"namespace": namespace, "prefix": prefix}
-    given = {name: value for name, value in values.items() if value and value != "*"}
-    sql = selection(
-        _STUBS_WITH_META if with_meta else _STUBS, _STUB_FILTERS, given, "namespace, id"
-    )
-    rows = db.all(sql, {**given, "meta": ""})
-    return [(row["namespace"], row["id"], row["stub"]) for row in rows]
+
+class Stub(NamedTuple):
+    """A job in a listing."""
+
+    namespace: str
+    id: str
+    line: bytes
+
+
+def stubs(db: Snapshot, wish: Wish, *, with_meta: bool = False) -> Iterator[Stub]:
+    """Yield the listing lines of jobs in the order of namespace and id, or in the opposite one."""
+    conditions, values = list(wish.conditions), {**wish.values, "meta": ""}
+    if wish.namespace != "*":
+        conditions.append("namespace = :namespace")
+        values["namespace"] = wish.namespace
+    if wish.prefix:
+        conditions.append("id >= :prefix AND id < :prefix || char(1114111)")
+        values["prefix"] = wish.prefix
+    if wish.start is not None:
+        values["first"], values["second"] = wish.start
+        order = "<" if wish.reverse else ">"
+        # Of a comparison of both columns SQLite uses nothing beside `namespace = :namespace`.
+        within = wish.start[0] == wish.namespace
+        columns, start = ("id", ":second") if within else ("(namespace, id)", "(:first, :second)")
+        conditions.append(f"{columns} {order}= {start}")
+    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    way = " DESC" if wish.reverse else ""
+    select = _STUBS_WITH_META if with_meta else _STUBS
+    for row in db.each(f"{select}{where} ORDER BY namespace{way}, id{way}", values):
+        yield Stub(row["namespace"], row["id"], row["stub"])
 
 
 class Change(NamedTuple):

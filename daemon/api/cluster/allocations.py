@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import msgspec
 
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, show, wish_of
 from daemon.evals import explain
 from daemon.jobs.stop import stop_allocation
 from daemon.jobspec.filter import compile_filter
@@ -45,20 +45,23 @@ def _line(db: Snapshot, allocation: Allocation, query: Query) -> bytes:
 def index(request: Request, db: Snapshot) -> Reply:
     """List allocations in the order of their making."""
     query = request.query
-    prefix = query.text("prefix")
-    check_prefix("alloc", prefix)
-    every = allocations.page(db, request.namespace, prefix)
-    found = [one for one in every if request.sees(one.namespace)]
-    if expression := query.text("filter"):
-        matches = compile_filter(expression, views.AllocationStub)
-        found = [one for one in found if matches(msgspec.to_builtins(views.stub(one, None)))]
-    page = paginate(
-        found,
-        lambda one: (one.create_index, one.id),
-        lambda one: _line(db, one, query),
-        query,
+    check_prefix("alloc", query.text("prefix"))
+    expression = query.text("filter")
+    matches = compile_filter(expression, views.AllocationStub) if expression else None
+    wish = wish_of(request, matches, allocations.COLUMNS)
+
+    def wanted(_: Snapshot, one: Allocation) -> bool:
+        if not request.sees(one.namespace):
+            return False
+        return matches is None or matches(msgspec.to_builtins(views.stub(one, None)))
+
+    listing = Listing[Allocation](
+        rows=lambda db, start, reverse: allocations.page(db, wish(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda db, one: _line(db, one, query),
+        wanted=wanted,
     )
-    return reply.read(page.body, db.table_index("allocations"), next_token=page.next_token)
+    return show(listing, query, db, db.table_index("allocations"))
 
 
 def read(request: Request, db: Snapshot) -> Reply:

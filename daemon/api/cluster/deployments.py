@@ -1,11 +1,8 @@
 """Deployments: list, read, promote, fail, pause, and tell the health of their allocations."""
 
-import msgspec
-
-from daemon.acl.check import EVERYWHERE
 from daemon.api.cluster.allocations import lines
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, show, wish_of
 from daemon.evals import steering
 from daemon.evals.steering import Steered
 from daemon.jobspec.filter import compile_filter
@@ -62,16 +59,23 @@ class DeploymentUpdateResponse(Record, frozen=True, kw_only=True):
 def index(request: Request, db: Snapshot) -> Reply:
     """List deployments in the order of their making."""
     query = request.query
-    prefix = query.text("prefix")
-    check_prefix("deployment", prefix)
-    found = deployments.page(db, request.namespace, prefix)
-    if request.namespace == EVERYWHERE:
-        found = [one for one in found if request.sees(_namespace(one[2]))]
-    if expression := query.text("filter"):
-        matches = compile_filter(expression, Deployment)
-        found = [one for one in found if matches(parse(one[2]))]
-    page = paginate(found, lambda one: (one[0], one[1]), lambda one: one[2], query)
-    return reply.read(page.body, db.table_index("deployments"), next_token=page.next_token)
+    check_prefix("deployment", query.text("prefix"))
+    expression = query.text("filter")
+    matches = compile_filter(expression, Deployment) if expression else None
+    wish = wish_of(request, matches, deployments.COLUMNS)
+
+    def wanted(_: Snapshot, one: deployments.Line) -> bool:
+        if not request.sees(one.namespace):
+            return False
+        return matches is None or matches(parse(one.document))
+
+    listing = Listing[deployments.Line](
+        rows=lambda db, start, reverse: deployments.page(db, wish(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda _, one: one.document,
+        wanted=wanted,
+    )
+    return show(listing, query, db, db.table_index("deployments"))
 
 
 def read(request: Request, db: Snapshot) -> Reply:
@@ -162,16 +166,6 @@ def _check(request: Request, deployment_id: str) -> None:
     found = request.parts.store.read(lambda db: deployments.find(db, deployment_id))
     if found is not None:
         request.require(found.namespace)
-
-
-class _Placed(Record, frozen=True, kw_only=True):
-    """The part of a deployment that says where it belongs."""
-
-    namespace: str
-
-
-def _namespace(document: bytes) -> str:
-    return msgspec.json.decode(document, type=_Placed).namespace
 
 
 def _reply(done: Steered) -> Reply:

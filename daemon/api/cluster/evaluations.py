@@ -1,11 +1,12 @@
 """Evaluations: list, read, count, and what they placed."""
 
+from collections.abc import Iterator
+
 import msgspec
 
-from daemon.acl.check import EVERYWHERE
 from daemon.api.cluster.allocations import lines
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import paginate
+from daemon.api.paging import Key, Listing, show, wish_of
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import Reply
@@ -35,25 +36,38 @@ class EvalDeleteRequest(Record, frozen=True, kw_only=True):
     filter: str = ""
 
 
-def _found(request: Request, db: Snapshot) -> list[tuple[int, str, bytes]]:
+def _listing(request: Request) -> Listing[evaluations.Line]:
     query = request.query
     expression = query.text("filter")
     if expression and (query.text("job") or query.text("status")):
         raise Malformed("Filter expression cannot be used with other filter parameters")
     check_prefix("eval", query.text("prefix"))
-    found = evaluations.page(
-        db,
-        request.namespace,
-        prefix=query.text("prefix"),
-        job_id=query.text("job") or None,
-        status=query.text("status") or None,
+    matches = compile_filter(expression, Evaluation) if expression else None
+    wish = wish_of(request, matches, evaluations.COLUMNS)
+    asked = {"job_id": query.text("job"), "status": query.text("status")}
+    given = {name: value for name, value in asked.items() if value}
+    conditions = tuple(f"{name} = :{name}" for name in given)
+
+    def rows(db: Snapshot, start: Key | None, reverse: bool) -> Iterator[evaluations.Line]:
+        more = wish(start, reverse)
+        return evaluations.page(
+            db,
+            msgspec.structs.replace(
+                more, conditions=(*conditions, *more.conditions), values={**more.values, **given}
+            ),
+        )
+
+    def wanted(_: Snapshot, one: evaluations.Line) -> bool:
+        if not request.sees(one.namespace):
+            return False
+        return matches is None or matches(parse(one.document))
+
+    return Listing[evaluations.Line](
+        rows=rows,
+        key=lambda one: (one.create_index, one.id),
+        line=lambda _, one: one.document,
+        wanted=wanted,
     )
-    if request.namespace == EVERYWHERE:
-        found = [one for one in found if request.sees(_namespace(one[2]))]
-    if not expression:
-        return found
-    matches = compile_filter(expression, Evaluation)
-    return [one for one in found if matches(parse(one[2]))]
 
 
 class _Placed(Record, frozen=True, kw_only=True):
@@ -68,16 +82,16 @@ def _namespace(document: bytes) -> str:
 
 def index(request: Request, db: Snapshot) -> Reply:
     """List evaluations in the order of their making."""
-    page = paginate(
-        _found(request, db), lambda one: (one[0], one[1]), lambda one: one[2], request.query
-    )
-    return reply.read(page.body, db.table_index("evaluations"), next_token=page.next_token)
+    return show(_listing(request), request.query, db, db.table_index("evaluations"))
 
 
 def count(request: Request, db: Snapshot) -> Reply:
     """Count evaluations."""
-    highest = db.table_index("evaluations")
-    return reply.read(CountResponse(count=len(_found(request, db)), index=highest), highest)
+    highest, listing = db.table_index("evaluations"), _listing(request)
+    number = sum(
+        listing.wanted is None or listing.wanted(db, one) for one in listing.rows(db, None, False)
+    )
+    return reply.read(CountResponse(count=number, index=highest), highest)
 
 
 def read(request: Request, db: Snapshot) -> Reply:

@@ -8,7 +8,7 @@ import os
 import msgspec
 
 from daemon.api.cluster.nodes import stub
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, paginate, show, wish_of
 from daemon.jobspec.filter import compile_filter
 from daemon.runner.drivers.slurm.examine import examine
 from daemon.runner.drivers.slurm.tools import Tools
@@ -83,14 +83,17 @@ def read(request: Request, db: Snapshot) -> Reply:
 def pool_jobs(request: Request, db: Snapshot) -> Reply:
     """List the jobs that ask for a pool, as far as the caller may list them."""
     pool, grant = _find(request, db), request.caller.grant
-    lines = [
-        line
-        for namespace, _, line in job_listings.stubs(
-            db, request.namespace, request.query.text("prefix")
-        )
-        if grant.may(namespace, "list-jobs") and _pool_of(line) == pool.name
-    ]
-    return reply.read(b"[" + b",".join(lines) + b"]", db.table_index("jobs"))
+    wish = wish_of(request, None, {})
+    listing = Listing[job_listings.Stub](
+        rows=lambda db, start, reverse: job_listings.stubs(db, wish(start, reverse)),
+        key=lambda one: (one.namespace, one.id),
+        line=lambda _, one: one.line,
+        wanted=lambda _, one: (
+            grant.may(one.namespace, "list-jobs") and _pool_of(one.line) == pool.name
+        ),
+        is_number=False,
+    )
+    return show(listing, request.query, db, db.table_index("jobs"))
 
 
 class _InPool(Record, frozen=True, kw_only=True):

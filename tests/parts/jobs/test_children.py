@@ -16,6 +16,7 @@ from daemon.jobs.evaluate import EvalOptions, evaluate_job
 from daemon.jobs.stop import stop
 from storage.errors import Refused, TooOften
 from storage.queries import children, evaluations, job_listings, job_status, jobs, moments
+from storage.queries.pages import Wish
 from storage.records.allocation import ClientStatus
 from storage.records.base import HOUR
 from storage.records.explanation import Cause
@@ -70,7 +71,9 @@ class Parent:
 
     def begun(self) -> list[str]:
         """Return the numbers of the children that have begun and not ended."""
-        lines = self.store.read(lambda db: job_listings.stubs(db, "default", "web/"))
+        lines = self.store.read(
+            lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="web/")))
+        )
         return [
             child_id[-1]
             for _, child_id, _ in lines
@@ -239,7 +242,9 @@ async def ended(parent: Parent, number: int) -> None:
 
 
 def left(parent: Parent) -> list[str]:
-    lines = parent.store.read(lambda db: job_listings.stubs(db, "default", "web/"))
+    lines = parent.store.read(
+        lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="web/")))
+    )
     return [child_id[-1] for _, child_id, _ in lines]
 
 

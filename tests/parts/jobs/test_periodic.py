@@ -23,6 +23,7 @@ from daemon.jobs.periodic import (
 from daemon.jobspec.extensions import JITTER
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
+from storage.queries.pages import Wish
 from storage.records.base import HOUR, MINUTE, SECOND
 from storage.records.job import Job, Parameterized, Periodic, VersionTag
 from storage.records.periodic import Slot
@@ -74,7 +75,8 @@ def outcomes(store: Store) -> list[tuple[int, str]]:
 
 
 def children(store: Store) -> list[str]:
-    return [line[1] for line in store.read(lambda db: job_listings.stubs(db, "default", "web/"))]
+    wish = Wish(namespace="default", prefix="web/")
+    return store.read(lambda db: [line.id for line in job_listings.stubs(db, wish)])
 
 
 def next_of(store: Store) -> int | None:

@@ -36,6 +36,7 @@ from storage.queries import (
     versions,
 )
 from storage.queries.evaluations import Room
+from storage.queries.pages import Wish
 from storage.readers import Snapshot
 from storage.records.evaluation import EvalStatus
 from storage.records.job import JobStatus, Parameterized, Submission
@@ -89,8 +90,8 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: allocations.of_evaluation(db, "e"),
     lambda db: allocations.of_job(db, "default", "web"),
     lambda db: allocations.on_node(db, "n"),
-    lambda db: allocations.page(db, "default", "ab"),
-    lambda db: allocations.page(db, "default"),
+    lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
+    lambda db: list(allocations.page(db, Wish(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),
     lambda db: holdings.held(db, "n"),
     lambda db: holdings.holders(db),
@@ -104,8 +105,8 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: deployments.active(db),
     lambda db: deployments.latest(db, "default", "web"),
     lambda db: deployments.of_job(db, "default", "web"),
-    lambda db: deployments.page(db, "default", "ab"),
-    lambda db: deployments.page(db, "*"),
+    lambda db: list(deployments.page(db, Wish(namespace="default", prefix="abcd"))),
+    lambda db: list(deployments.page(db, Wish(namespace="*", start=(1, "a"), reverse=True))),
     lambda db: evaluations.any_blocked(db),
     lambda db: evaluations.find(db, "e"),
     lambda db: evaluations.job_list(db, "default", "web"),
@@ -113,8 +114,13 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: evaluations.ready(db, 1),
     lambda db: evaluations.next_time(db, 1),
     lambda db: evaluations.unfinished(db, "default", "web"),
-    lambda db: evaluations.page(db, "default", prefix="ab"),
-    lambda db: evaluations.page(db, "default", job_id="web"),
+    lambda db: list(evaluations.page(db, Wish(namespace="default", prefix="abcd"))),
+    lambda db: list(
+        evaluations.page(
+            db,
+            Wish(namespace="default", conditions=("job_id = :job_id",), values={"job_id": "web"}),
+        )
+    ),
     lambda db: job_listings.by_change(db, "default", "we"),
     lambda db: job_listings.by_change(db, "*"),
     lambda db: job_listings.child_statuses(db, "default", "web"),
@@ -132,8 +138,8 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: metrics.file(db),
     lambda db: metrics.killed_for_memory(db, "a", "main"),
     lambda db: jobs.dispatched_with(db, "default", "web", "token"),
-    lambda db: job_listings.stubs(db, "default"),
-    lambda db: job_listings.stubs(db, "default", "we", with_meta=True),
+    lambda db: list(job_listings.stubs(db, Wish(namespace="default"))),
+    lambda db: list(job_listings.stubs(db, Wish(namespace="default", prefix="we"), with_meta=True)),
     lambda db: job_listings.summary_wire(db, "default", "web"),
     lambda db: jobs.versions(db, "default", "web"),
     lambda db: moments.index_at(db, 1),
@@ -212,12 +218,26 @@ async def test_no_query_is_prepared_anew_for_what_it_asks(
             "allocations_by_deployment (deployment_id=?)",
         ),
         (
-            lambda db: allocations.page(db, "default", "ab"),
+            lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
             "autoindex_allocations_1 (id>? AND id<?)",
         ),
         (
-            lambda db: evaluations.page(db, "default", prefix="ab"),
+            lambda db: list(evaluations.page(db, Wish(namespace="default", prefix="abcd"))),
             "autoindex_evaluations_1 (id>? AND id<?)",
+        ),
+        (
+            lambda db: list(allocations.page(db, Wish(namespace="default", start=(1, "a")))),
+            "allocations_in_order ((create_index,id)>(?,?))",
+        ),
+        (
+            lambda db: list(evaluations.page(db, Wish(namespace="*", prefix="ab"))),
+            "SCAN evaluations USING INDEX evaluations_in_order",
+        ),
+        (
+            lambda db: list(
+                job_listings.stubs(db, Wish(namespace="default", start=("default", "a")))
+            ),
+            "SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (namespace=? AND",
         ),
         (lambda db: holdings.holders(db), "SCAN a USING INDEX allocations_holding"),
         (
@@ -402,7 +422,9 @@ async def test_a_listing_can_show_the_meta_of_each_job(store: Store) -> None:
         job_status.settle(tx, "default", "b")
 
     await store.write(add)
-    lines = store.read(lambda db: job_listings.stubs(db, "default", with_meta=True))
+    lines = store.read(
+        lambda db: list(job_listings.stubs(db, Wish(namespace="default"), with_meta=True))
+    )
     assert [msgspec.json.decode(line)["Meta"] for _, _, line in lines] == [{"owner": "ops"}, None]
 
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -17,10 +19,10 @@ from daemon.web import reply
 from daemon.web.connections import _Connection
 from daemon.web.lean import Handed
 from daemon.web.listeners import listen
-from daemon.web.reply import Reply
+from daemon.web.reply import Part, Reply
 from daemon.web.request import Read, Request, Route, Stream, Write
 from daemon.web.server import CLOSING, KEEP_ALIVE, open_web
-from storage.errors import Denied
+from storage.errors import Denied, Malformed
 from storage.readers import Snapshot
 from storage.store import Store
 from storage.writer import Transaction
@@ -62,7 +64,21 @@ async def stream(request: Request) -> Reply:
     return Reply(stream=pieces())
 
 
+def parts_of_a_list(request: Request, db: Snapshot) -> Reply:
+    """Answer with a list in three parts; the last cannot be read when `breaks` is asked for."""
+
+    def last(_: Snapshot) -> Part:
+        if "breaks" in request.query:
+            raise Malformed("the filter does not fit")
+        return Part([b"4"])
+
+    made = reply.read(None, 7, next_token="then")
+    part = Part([b"1", b"2"], lambda _: Part([], lambda _: Part([b"3"], last)))
+    return msgspec.structs.replace(made, part=part)
+
+
 ROUTES = (
+    Read("/parts", parts_of_a_list, ANYONE),
     Read("/show", show, ANYONE, ("things/",)),
     Read("/v1/show/{name}", show, ANYONE),
     Read("/long", show, ANYONE, long=True),
@@ -364,3 +380,34 @@ async def test_what_a_handler_says_in_a_header_stays_there(port: int) -> None:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         await stream.send_all(asking("POST /echo", body="abc"))
         assert "\r\nx-said: a  X-Split: \u65e5\r\n".encode() in await answered(stream)
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_a_list_in_parts_comes_whole_through_either_door(
+    store: Store, tmp_path: Path, *, lean: bool
+) -> None:
+    async with (
+        serving(store, tmp_path, lean=lean) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        for _ in range(2):  # the connection goes on
+            answer = await client.get("/parts")
+            assert answer.json() == [1, 2, 3, 4]
+            assert answer.headers["transfer-encoding"] == "chunked"
+            assert (answer.headers["x-nomad-index"], answer.headers["x-nomad-nexttoken"]) == (
+                "7",
+                "then",
+            )
+
+
+@pytest.mark.parametrize("lean", [True, False])
+async def test_a_list_that_breaks_off_does_not_seem_whole(
+    store: Store, tmp_path: Path, *, lean: bool
+) -> None:
+    async with (
+        serving(store, tmp_path, lean=lean) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/parts?breaks")
+        assert (await client.get("/parts")).json() == [1, 2, 3, 4]

@@ -1,0 +1,80 @@
+"""The part of a filter that the store can evaluate: which rows it need not hand out at all.
+
+Only terms at the beginning of an expression count, up to the first that the store cannot evaluate:
+what stands behind a term that is not fulfilled is not looked at, so that no error is lost or added.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from daemon.jobspec.filters.tree import And, Match, Node, Not, Or
+
+_MOST = 64  # parts of terms: SQLite bounds the depth of an expression
+_LITERAL = re.compile(r"\^([\w/ -]*)", re.ASCII)  # a pattern that is a prefix
+
+
+class Conditions:
+    """SQL conditions with the values that they name."""
+
+    def __init__(self, node: Node, columns: Mapping[str, str]) -> None:
+        """`columns`: the SQL for each field that is a text which every document has."""
+        self._columns = columns
+        self.values: dict[str, object] = {}
+        self.texts = tuple(self._leading(node))
+
+    def _leading(self, node: Node) -> Iterator[str]:
+        left = _MOST
+        for term in node.nodes if isinstance(node, And) else (node,):
+            left -= _size(term)
+            if left < 0 or not self._fits(term):
+                return
+            yield self._sql(term)
+
+    def _fits(self, node: Node) -> bool:
+        match node:
+            case Not(inner):
+                return self._fits(inner)
+            case And(nodes) | Or(nodes):
+                return all(self._fits(one) for one in nodes)
+            case Match(selector, "equal" | "in"):
+                return len(selector.path) == 1 and selector.path[0] in self._columns
+            case Match(selector, "matches", value):
+                known = len(selector.path) == 1 and selector.path[0] in self._columns
+                return known and _LITERAL.fullmatch(value) is not None
+            case _:
+                return False
+
+    def _sql(self, node: Node) -> str:
+        match node:
+            case Not(inner):
+                return f"NOT ({self._sql(inner)})"
+            case And(nodes):
+                return f"({' AND '.join(map(self._sql, nodes))})"
+            case Or(nodes):
+                return f"({' OR '.join(map(self._sql, nodes))})"
+            case Match():
+                return f"NOT ({self._match(node)})" if node.negated else self._match(node)
+            case _:
+                raise AssertionError(node)  # it does not fit
+
+    def _match(self, node: Match) -> str:
+        column, name = self._columns[node.selector.path[0]], f"filter{len(self.values)}"
+        found = _LITERAL.fullmatch(node.value) if node.operator == "matches" else None
+        self.values[name] = found[1] if found else node.value
+        match node.operator:
+            case "equal":
+                return f"{column} = :{name}"
+            case "in":
+                return f"instr({column}, :{name}) > 0"
+            case _:
+                return f"substr({column}, 1, length(:{name})) = :{name}"
+
+
+def _size(node: Node) -> int:
+    match node:
+        case Not(inner):
+            return 1 + _size(inner)
+        case And(nodes) | Or(nodes):
+            return 1 + sum(map(_size, nodes))
+        case _:
+            return 1

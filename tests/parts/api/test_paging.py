@@ -1,0 +1,238 @@
+"""Pages of a listing that is read step by step: the same as if all of it had been read at once."""
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlencode
+
+import msgspec
+import pytest
+
+from daemon.api import jobs as api_jobs
+from daemon.api import paging
+from daemon.api.cluster import allocations as api_allocations
+from daemon.api.cluster import evaluations as api_evaluations
+from daemon.api.paging import Key, paginate
+from daemon.api.routes import LIST, READ_ALL
+from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.filters.conditions import Conditions
+from daemon.jobspec.filters.syntax import parse
+from daemon.web.blocking import _read
+from daemon.web.kept import Kept
+from daemon.web.parameters import Query
+from daemon.web.reply import Reply
+from daemon.web.request import Read, ReadHandler
+from storage.queries import allocations, evaluations, job_status, jobs, namespaces
+from storage.queries.pages import Wish
+from storage.records import views
+from storage.records.codec import encode
+from storage.records.evaluation import EvalStatus, Evaluation
+from storage.records.namespace import Namespace
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.api.asking import caller, request
+from tests.samples import NOW, evaluation, job
+
+NUMBER = 60
+ROUTES: dict[str, Read] = {
+    "/evaluations": Read("/v1/evaluations", api_evaluations.index, READ_ALL),
+    "/jobs": Read("/v1/jobs", api_jobs.index, LIST),
+}
+RULES = 'namespace "one" { policy = "read" }'
+
+
+@pytest.fixture
+async def filled(store: Store) -> Store:
+    """A store with evaluations of two namespaces; a few share a write."""
+
+    def write(tx: Transaction, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            namespace = "one" if number % 3 else "default"
+            name = f"job-{number % 7}"
+            made = msgspec.structs.replace(
+                evaluation(job(name)),
+                id=f"{number * 2654435761 % 2**32:08x}-0000-4000-8000-000000000000",
+                namespace=namespace,
+                status=EvalStatus.COMPLETE if number % 2 else EvalStatus.CANCELED,
+            )
+            evaluations.put(tx, made, NOW)
+            if number < 14:
+                parent = msgspec.structs.replace(job(name), namespace=namespace)
+                jobs.append_version(tx, parent)
+                job_status.settle(tx, namespace, name)
+
+    await store.write(lambda tx: namespaces.put(tx, Namespace(name="one")))
+    for first in range(0, NUMBER, 4):
+        await store.write(lambda tx, first=first: write(tx, range(first, first + 4)))
+    return store
+
+
+async def ask(store: Store, path: str, rules: str | None = None, **query: object) -> Reply:
+    """Return what a route answers, all parts of it together."""
+    route = ROUTES[path]
+    words = urlencode({name: str(value) for name, value in query.items()})
+    asked = request(store, route.needs, caller(rules), query=words)
+    made = await _read(route, asked, Kept())
+    if made.stream is None:
+        return made
+    body = b"".join([piece async for piece in made.stream])
+    return msgspec.structs.replace(made, body=body, stream=None)
+
+
+def said(made: Reply) -> list[dict[str, object]]:
+    assert isinstance(made.body, bytes)
+    found: list[dict[str, object]] = msgspec.json.decode(made.body)
+    return found
+
+
+def expected(
+    store: Store, query: dict[str, object], visible: Sequence[str]
+) -> tuple[list[str], str]:
+    """Return the ids and the token that a listing shows which reads everything first."""
+
+    def key(one: evaluations.Line) -> Key:
+        return one.create_index, one.id
+
+    prefix, namespace = str(query.get("prefix", "")), str(query.get("namespace", "default"))
+    matches = compile_filter(str(query["filter"]), Evaluation) if "filter" in query else None
+    every = [
+        one
+        for one in store.read(lambda db: list(evaluations.page(db, Wish(namespace="*"))))
+        if one.id.startswith(prefix) and one.namespace in visible
+        if namespace in ("*", one.namespace)
+        if matches is None or matches(msgspec.json.decode(one.document))
+    ]
+    assert every == sorted(every, key=key)
+    words = urlencode({name: str(value) for name, value in query.items()})
+    page = paginate(every, key, lambda one: encode(one.id), Query(words))
+    return msgspec.json.decode(page.body, type=list[str]), page.next_token
+
+
+QUERIES: list[dict[str, object]] = [
+    {},
+    {"reverse": "true"},
+    {"per_page": 7},
+    {"per_page": 7, "reverse": "true"},
+    {"per_page": 1},
+    {"per_page": -1},
+    {"per_page": 1000},
+    {"prefix": "9e"},
+    {"prefix": "9e37", "per_page": 3},
+    {"filter": 'Status == "complete"', "per_page": 4},
+    {"filter": 'Priority != 50 or JobID contains "-3"', "per_page": 4},
+    {"filter": 'Status != "complete" and JobID matches "^job-[35]"', "reverse": "true"},
+    {"filter": 'JobID == "job-2" and Status == "complete"', "per_page": 2},
+]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 1000])
+@pytest.mark.parametrize("size", [1, 2000, 10**6])
+@pytest.mark.parametrize("query", QUERIES)
+async def test_pages_are_those_of_a_list_that_was_read_at_once(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, query: dict[str, object], rows: int, size: int
+) -> None:
+    monkeypatch.setattr(paging, "STEP_ROWS", rows)
+    monkeypatch.setattr(paging, "STEP_BYTES", size)
+    for namespace in ("*", "one"):
+        asked: dict[str, object] = {**query, "namespace": namespace}
+        shown: list[object] = []
+        for _ in range(NUMBER + 1):
+            made = await ask(filled, "/evaluations", **asked)
+            ids, token = expected(filled, asked, ("default", "one"))
+            assert [one["ID"] for one in said(made)] == ids
+            assert made.next_token == token
+            shown += ids
+            if not token or query.get("per_page") == -1:
+                break
+            asked["next_token"] = token
+        assert len(set(map(str, shown))) == len(shown)
+
+
+async def test_a_page_shows_only_what_its_caller_may_see(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "STEP_ROWS", 3)
+    asked: dict[str, object] = {"namespace": "*", "per_page": 5}
+    made = await ask(filled, "/evaluations", RULES, **asked)
+    ids, token = expected(filled, asked, ("one",))
+    assert ([one["ID"] for one in said(made)], made.next_token) == (ids, token)
+
+
+@pytest.mark.parametrize("reverse", ["false", "true"])
+async def test_pages_of_jobs_follow_one_another(filled: Store, reverse: str) -> None:
+    every = said(await ask(filled, "/jobs", namespace="*", reverse=reverse))
+    assert len(every) > 10
+    shown: list[dict[str, object]] = []
+    token = ""
+    while not shown or token:
+        made = await ask(
+            filled, "/jobs", namespace="*", per_page=3, next_token=token, reverse=reverse
+        )
+        shown, token = shown + said(made), made.next_token
+    assert shown == every
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "99999999999999999999999.x", "-5.x", "3"])
+async def test_odd_token_is_a_place_in_the_order(filled: Store, token: str) -> None:
+    asked: dict[str, object] = {"namespace": "*", "next_token": token, "per_page": 3}
+    made = await ask(filled, "/evaluations", **asked)
+    ids, following = expected(filled, asked, ("default", "one"))
+    assert ([one["ID"] for one in said(made)], made.next_token) == (ids, following)
+
+
+async def test_a_readable_list_in_parts_is_readable(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"namespace": "*", "pretty": "1"}
+    whole = await ask(filled, "/evaluations", **asked)
+    monkeypatch.setattr(paging, "STEP_BYTES", 1)
+    monkeypatch.setattr(paging, "STEP_ROWS", 2)
+    parts = await ask(filled, "/evaluations", **asked)
+    assert isinstance(whole.body, bytes)
+    assert parts.body == msgspec.json.format(whole.body, indent=4) + b"\n"
+
+
+async def test_a_page_reads_no_row_before_it(filled: Store) -> None:
+    """A short read counts its rows: the last page of a long list fits into its share."""
+
+    def last(handler: ReadHandler) -> str:
+        words = "namespace=*&per_page=2&reverse=true"
+        asked = request(filled, READ_ALL, caller(), query=words)
+        return filled.read_short(lambda db: handler(asked, db)).next_token
+
+    def many(tx: Transaction) -> None:
+        for number in range(2000):
+            made = msgspec.structs.replace(evaluation(job("web")), id=f"{number:036x}")
+            evaluations.put(tx, made, NOW)
+
+    await filled.write(many)
+    assert last(api_evaluations.index)
+    assert last(api_allocations.index) == ""
+
+
+# ---- what the store leaves out by itself -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ('JobID == "a"', 1),
+        ('JobID == "a" and Namespace != "b"', 2),
+        ('(JobID == "a" or JobID == "b") and not ID contains "x"', 2),
+        ('JobID matches "^a-b"', 1),
+        ('JobID matches "a-b"', 0),
+        ('JobID matches "^a.b"', 0),
+        ('Priority == 50 and JobID == "a"', 0),  # might be an error, which comes first
+        ('JobID == "a" and Priority == 50 and Namespace == "b"', 1),
+        ('JobID == "a" or Priority == 50', 0),
+        ("JobID is empty", 0),
+        (" or ".join(f'JobID == "{number}"' for number in range(1000)), 0),
+    ],
+)
+def test_only_terms_at_the_beginning_are_left_to_the_store(text: str, number: int) -> None:
+    assert len(Conditions(parse(text), evaluations.COLUMNS).texts) == number
+
+
+@pytest.mark.parametrize("columns", [evaluations.COLUMNS, allocations.COLUMNS])
+def test_every_column_is_a_text_of_the_document(columns: dict[str, str]) -> None:
+    record = Evaluation if columns is evaluations.COLUMNS else views.AllocationStub
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(record)}
+    assert all(issubclass(fields[name], str) for name in columns)
