@@ -10,10 +10,12 @@ none, or for all of them (docs/extensions.md).
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
 
 import msgspec
 import trio
@@ -60,33 +62,78 @@ class Forced(msgspec.Struct, frozen=True, kw_only=True):
 
 def next_slot(block: Periodic, after: int) -> int | None:
     """Return the first slot after a time; None when there is none any more."""
-    try:
-        zone = cron.zone(block.time_zone)
-        found = [cron.next_after(spec, after, zone) for spec in block.specs or [block.spec]]
-    except Invalid as error:  # stored before a rule was sharpened
-        log.warning("no more launches: %s", error)
-        return None
-    return min((slot for slot in found if slot is not None), default=None)
+    return next(each_slot(block, after), None)
 
 
 def launches(job: Job, after: int) -> list[int]:
     """Return when the next ten children of a job are launched; nanoseconds, none if by no clock."""
-    found: list[int] = []
     if job.periodic is None or not periodic.is_followed(job):
-        return found
-    late, slot = offset(job), next_slot(job.periodic, after - offset(job))
-    while slot is not None and len(found) < _SHOWN:
-        found.append(slot + late)
-        slot = next_slot(job.periodic, slot)
-    return found
+        return []
+    late = offset(job)
+    return [slot + late for slot in islice(each_slot(job.periodic, after - late), _SHOWN)]
 
 
-def _missed(block: Periodic, first: int, now: int) -> int:
+def each_slot(block: Periodic, after: int) -> Iterator[int]:
+    """Yield the slots after a time; each costs one look at the expressions that it fulfills."""
+    try:
+        zone = cron.zone(block.time_zone)
+        coming = [
+            (slot, spec)
+            for spec in set(block.specs or [block.spec])
+            if (slot := cron.next_after(spec, after, zone)) is not None
+        ]
+    except Invalid as error:  # stored before a rule was sharpened
+        log.warning("no more launches: %s", error)
+        return
+    heapify(coming)
+    while coming:
+        slot = coming[0][0]
+        yield slot
+        while coming and coming[0][0] == slot:
+            spec = coming[0][1]
+            following = cron.next_after(spec, slot, zone)
+            if following is None:
+                heappop(coming)
+            else:
+                heapreplace(coming, (following, spec))
+
+
+class Slots:
+    """The slots of a clock, from a time to which it has been followed.
+
+    Working them out may take seconds, for many expressions or slots that were missed. A thread does it
+    (`foresee`), and the write that decides finds what it asks for.
+    """
+
+    def __init__(self, block: Periodic, followed_to: int) -> None:
+        self.block, self.followed_to = block, followed_to
+        self._after: dict[int, int | None] = {}
+
+    def after(self, time: int) -> int | None:
+        """Return the first slot after a time; None when there is none any more."""
+        if time not in self._after:
+            self._after[time] = next(each_slot(self.block, time), None)
+        return self._after[time]
+
+    def foresee(self, until: int) -> None:
+        """Work out all slots that may be decided now, and the one from which the clock goes on."""
+        last = self.followed_to
+        for slot in islice(each_slot(self.block, last), _MOST_COUNTED + 1):
+            self._after[last] = slot
+            last = slot
+            if slot > until:
+                break
+        else:
+            self.after(last)
+        self.after(until)
+
+
+def _missed(slots: Slots, first: int, now: int) -> int:
     """Count the slots from `first` to now, as far as that matters."""
     count, slot = 0, first
     while slot <= now and count < _MOST_COUNTED:
         count += 1
-        following = next_slot(block, slot)
+        following = slots.after(slot)
         if following is None:
             break
         slot = following
@@ -105,63 +152,83 @@ def offset(job: Job) -> int:
 # ---- deciding a slot ----------------------------------------------------------------------------
 
 
+def foresee(db: Snapshot, due: Iterable[periodic.Due], now: int) -> dict[tuple[str, str], Slots]:
+    """Return the slots of jobs, as far as their decisions need them now. May take seconds."""
+    found = {}
+    for one in due:
+        job = jobs.current(db, one.namespace, one.job_id)
+        if job is not None and job.periodic is not None:
+            slots = Slots(job.periodic, one.followed_to)
+            slots.foresee(now - offset(job))
+            found[one.namespace, one.job_id] = slots
+    return found
+
+
 def decide(
-    tx: Transaction, namespace: str, job_id: str, *, started: int, now: int, eval_id: str
+    tx: Transaction,
+    namespace: str,
+    job_id: str,
+    slots: Slots,
+    *,
+    started: int,
+    now: int,
+    eval_id: str,
 ) -> None:
     """Decide the next slot of a job, if it has come; or work out when it comes.
 
-    `started` is when somebody began to look: earlier slots were missed.
+    `started` is when somebody began to look: earlier slots were missed. Does nothing when the clock is
+    not the one any more of which the slots are: then they have to be worked out again.
     """
     due, job = periodic.of_job(tx, namespace, job_id), jobs.current(tx, namespace, job_id)
     if due is None or job is None or job.periodic is None:
         return
-    slot, late = next_slot(job.periodic, due.followed_to), offset(job)
+    if job.periodic != slots.block or due.followed_to != slots.followed_to:
+        return
+    slot, late = slots.after(due.followed_to), offset(job)
     if slot is None or slot + late > now:
-        _advance(tx, job, due.followed_to)
+        _advance(tx, job, slots, due.followed_to)
     elif due.paused:
-        missed = _missed(job.periodic, slot, now - late)
+        missed = _missed(slots, slot, now - late)
         _skip(tx, job, slot, now, _PAUSED, missed)
-        _advance(tx, job, now - late)
+        _advance(tx, job, slots, now - late)
     elif slot + late < max(started, now - _LATE):
-        _catch_up(tx, job, slot, now, eval_id)
+        _catch_up(tx, job, slots, slot, now, eval_id)
     else:
         _launch_or_skip(tx, job, slot, now, eval_id)
-        _advance(tx, job, slot)
+        _advance(tx, job, slots, slot)
 
 
-def _catch_up(tx: Transaction, job: Job, slot: int, now: int, eval_id: str) -> None:
+def _catch_up(tx: Transaction, job: Job, slots: Slots, slot: int, now: int, eval_id: str) -> None:
     """Decide about slots that were missed, the first of which is `slot`; perhaps not yet all."""
-    assert job.periodic is not None  # noqa: S101  # it has a slot
     until = now - offset(job)
-    missed = _missed(job.periodic, slot, until)
+    missed = _missed(slots, slot, until)
     most = CATCH_UP_MOST.of(job.meta)
     match CATCH_UP.of(job.meta):
         case CatchUp.LAST:
             _launch_or_skip(tx, job, slot, now, eval_id, missed=missed)
-            _advance(tx, job, until)
+            _advance(tx, job, slots, until)
         case CatchUp.NONE:
             _skip(tx, job, slot, now, "it was missed, and this job does not catch up", missed)
-            _advance(tx, job, until)
+            _advance(tx, job, slots, until)
         case CatchUp.ALL if missed > most:
             reason = f"it was missed, and this job catches up the newest {most} only"
             _skip(tx, job, slot, now, reason, missed - most)
-            _advance(tx, job, _nth(job.periodic, slot, missed - most))
+            _advance(tx, job, slots, _nth(slots, slot, missed - most))
         case CatchUp.ALL:
             _launch_or_skip(tx, job, slot, now, eval_id, outcome=SlotOutcome.CAUGHT_UP)
-            _advance(tx, job, slot)
+            _advance(tx, job, slots, slot)
 
 
-def _nth(block: Periodic, slot: int, number: int) -> int:
+def _nth(slots: Slots, slot: int, number: int) -> int:
     """Return the `number`th of the slots that begin with `slot`."""
     for _ in range(number - 1):
-        slot = next_slot(block, slot) or slot
+        slot = slots.after(slot) or slot
     return slot
 
 
-def _advance(tx: Transaction, job: Job, followed_to: int) -> None:
+def _advance(tx: Transaction, job: Job, slots: Slots, followed_to: int) -> None:
     """Note that all slots up to a time have been decided, and when to look again."""
-    assert job.periodic is not None  # noqa: S101  # its clock is followed
-    slot = next_slot(job.periodic, followed_to)
+    slot = slots.after(followed_to)
     due = None if slot is None else slot + offset(job)
     periodic.advance(tx, job.namespace, job.id, followed_to=followed_to, next_slot=due)
 
@@ -327,12 +394,14 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
             if not due:
                 await wait_until(store.read(periodic.next_time), clock, change)
                 continue
+        foreseen = await store.read_long(partial(foresee, due=due, now=now))
         async with unless_full("launches wait"), trio.open_nursery() as nursery:
-            for one in due:
-                key = (one.namespace, one.job_id)
-                work = partial(_decide, key, started, now, next(ids))
+            for key, slots in foreseen.items():
+                work = partial(_decide, key, slots, started, now, next(ids))
                 nursery.start_soon(store.write, work)
 
 
-def _decide(key: tuple[str, str], started: int, now: int, eval_id: str, tx: Transaction) -> None:
-    decide(tx, *key, started=started, now=now, eval_id=eval_id)
+def _decide(
+    key: tuple[str, str], slots: Slots, started: int, now: int, eval_id: str, tx: Transaction
+) -> None:
+    decide(tx, *key, slots, started=started, now=now, eval_id=eval_id)

@@ -1,8 +1,11 @@
 """Periodic jobs: every slot is decided once, and the ledger says how."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -11,15 +14,19 @@ import trio
 import trio.testing
 
 from daemon.jobs.periodic import (
+    Slots,
     decide,
     derive,
+    each_slot,
     force,
+    foresee,
     launches,
     next_slot,
     offset,
     open_periodic,
     pause,
 )
+from daemon.jobspec import cron
 from daemon.jobspec.extensions import JITTER
 from storage.errors import Malformed, NotFound, Refused
 from storage.queries import evaluations, job_listings, job_status, jobs, periodic
@@ -32,6 +39,7 @@ from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
 from tests.samples import NOW, job
 
+NEXT_AFTER = cron.next_after
 HOURLY = Periodic(specs=["0 * * * *"])
 QUARTERS = Periodic(specs=["*/15 * * * *"])
 FIRST = NOW + 20 * MINUTE  # 02:00, the first slot of an hourly job
@@ -57,11 +65,10 @@ async def look(store: Store, now: int, *, started: int = 0, eval_id: str = "e-la
         due = store.read(lambda db: periodic.due(db, now, 10))
         if not due:
             return
-        for one in due:
+        for key, slots in store.read(partial(foresee, due=due, now=now)).items():
 
-            def work(tx: Transaction, one: periodic.Due = one) -> None:
-                key = (one.namespace, one.job_id)
-                decide(tx, *key, started=started, now=now, eval_id=f"{eval_id}-{tx.index}")
+            def work(tx: Transaction, key: tuple[str, str] = key, slots: Slots = slots) -> None:
+                decide(tx, *key, slots, started=started, now=now, eval_id=f"{eval_id}-{tx.index}")
 
             await store.write(work)
 
@@ -541,6 +548,53 @@ async def test_many_jobs_that_are_due_at_once_are_all_launched(store: Store) -> 
     clock.time = FIRST
     async with following(store, clock):
         await until_children(store, 100)
+
+
+@pytest.mark.parametrize("catch_up", ["last", "none", "all"])
+async def test_only_threads_work_out_the_slots_of_a_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch, catch_up: str
+) -> None:
+    """Not even 1,500 slots that 60 expressions have missed are worked out on the event loop."""
+    here, seen = threading.current_thread(), list[bool]()
+
+    def next_after(spec: str, after: int, zone: tzinfo) -> int | None:
+        seen.append(threading.current_thread() is here)
+        return NEXT_AFTER(spec, after, zone)
+
+    specs = [f"{minute} * * * *" for minute in range(60)]
+    meta = {"steward_catch_up": catch_up, "steward_catch_up_most": "2"}
+    await register(store, Periodic(specs=specs), meta=meta)
+    monkeypatch.setattr(cron, "next_after", next_after)
+    clock = Ticking()
+    clock.time = NOW + 25 * HOUR
+    async with following(store, clock):
+        with trio.fail_after(30):
+            while not ledger(store) or store.read(lambda db: periodic.due(db, clock.now(), 1)):
+                with store.watch("periodic-slots/default/web") as change, trio.move_on_after(1):
+                    await change.wait()
+    assert seen
+    assert not any(seen)
+
+
+async def test_a_slot_is_not_decided_by_a_clock_that_was_changed(store: Store) -> None:
+    await register(store)
+    due = store.read(lambda db: periodic.due(db, FIRST, 1))
+    ((key, slots),) = store.read(partial(foresee, due=due, now=FIRST)).items()
+    await register(store, QUARTERS)
+    await store.write(lambda tx: decide(tx, *key, slots, started=0, now=FIRST, eval_id="e-changed"))
+    assert ledger(store) == []
+    assert children(store) == []
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: str) -> None:
+    specs = ["*/7 * * * *", "*/14 * * * *", "*/7 * * * *", "30 2 29 2 *", "0 0 1 1 * 2027"]
+    block = Periodic(specs=specs, time_zone=zone)
+    slots, after = list(islice(each_slot(block, NOW), 500)), NOW
+    for slot in slots:
+        found = [NEXT_AFTER(spec, after, cron.zone(zone)) for spec in specs]
+        assert slot == min(one for one in found if one is not None)
+        after = slot
 
 
 async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> None:
