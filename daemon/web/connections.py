@@ -5,6 +5,7 @@ credentials of a peer nor a limit.
 """
 
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import h11
 import msgspec
 import trio
+from h11._receivebuffer import ReceiveBuffer
 from hypercorn.config import Config as ServerConfig
 from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.protocol.h11 import H11Protocol
@@ -54,6 +56,8 @@ MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is cl
 _BAD_REQUEST, _VERSION_NOT_SUPPORTED = 400, 505
 _OF_UPGRADES = (b"connection", b"sec-websocket-protocol")  # which the library reads as ASCII
 _EXTENSIONS = b"sec-websocket-extensions"
+_TWO_WAYS = re.compile(rb"(?<!\r)\n|\n[ \t]")  # a line end that is none, and one that may be none
+_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#@]+)(.*)")
 PEER = "steward.peer"  # the key of the peer in a request's scope
 
 
@@ -335,11 +339,30 @@ def _announces(data: bytes) -> bool:
     return is_head and b"\r\ncontent-length:" in data
 
 
+class _Strict(ReceiveBuffer):
+    """What has come of a connection; its heads have lines that all readers take in one way.
+
+    The library's own also takes bare line feeds and folded lines (RFC 9112, sections 2.2 and 5.2),
+    in which a proxy before us may see another request.
+    """
+
+    def maybe_extract_lines(self) -> list[bytearray] | None:
+        """Return the lines of a head, or of trailers, that are there. Raises `h11.RemoteProtocolError`."""
+        end = self._data.find(b"\r\n\r\n")
+        if _TWO_WAYS.search(self._data, 0, len(self._data) if end < 0 else end):
+            raise h11.RemoteProtocolError("a line is folded, or ends without a carriage return")
+        return super().maybe_extract_lines()
+
+
 class _OnlyHTTP1(H11Protocol):
     """The protocol of a connection, without the ways from HTTP/1 to HTTP/2.
 
     Over them a request would come past the limits of connections and headers.
     """
+
+    def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  # the library's own
+        super().__init__(*arguments)
+        self.connection._receive_buffer = _Strict()  # type: ignore[union-attr]  # noqa: SLF001  # not a WebSocket yet
 
     async def handle(self, event: Event) -> None:
         """Take in what has come. A WebSocket that was refused ends its connection.
@@ -366,7 +389,7 @@ class _OnlyHTTP1(H11Protocol):
             await self.send(Closed())
             return
         if request.http_version in (b"1.0", b"1.1"):
-            await super()._create_stream(_without_extensions(request))
+            await super()._create_stream(_in_origin_form(_without_extensions(request)))
             if isinstance(self.stream, WSStream):
                 self.stream.buffer = _Messages(self.config.websocket_max_message_size)
             return
@@ -385,6 +408,24 @@ class _Messages(WebsocketBuffer):
         if self.length > self.max_length:
             raise FrameTooLargeError
         super().extend(event)
+
+
+def _in_origin_form(request: h11.Request) -> h11.Request:
+    """Return a request that names its host in a header; in the absolute form the target does.
+
+    That host counts then, whatever the header says (RFC 9112, section 3.2.2).
+    """
+    match = _ABSOLUTE.fullmatch(request.target)
+    if match is None:
+        return request
+    host, path = match.groups()
+    kept = [one for one in request.headers if one[0] != b"host"]
+    return h11.Request(
+        method=request.method,
+        target=path if path.startswith(b"/") else b"/" + path,
+        headers=[(b"host", host), *kept],
+        http_version=request.http_version,
+    )
 
 
 def _without_extensions(request: h11.Request) -> h11.Request:

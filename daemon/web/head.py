@@ -8,12 +8,15 @@ import msgspec
 from daemon.web.listeners import Peer
 from daemon.web.secrets_side import SecretsSide
 
+_FORWARDED = "x-forwarded-for"  # each proxy adds an address; only the last ones can be trusted
+
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
     """A request before its body, through whichever door it came.
 
     `target` is the path as it was written, `query` what stands behind its question mark; the names
-    of `headers` are in lower case, and of one that is repeated the last counts. `client` is who has
+    of `headers` are in lower case, and of one that is repeated the first counts, as with the peers.
+    Addresses of proxies are all kept, in their order. `client` is who has
     connected, empty when through a socket of the machine.
     """
 
@@ -28,7 +31,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers as they came: the framework adds a host where the client names none."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in pairs}
+    found: dict[str, str] = {}
+    for raw_name, raw_value in pairs:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        if name == _FORWARDED and name in found:
+            found[name] += f", {value}"
+        found.setdefault(name, value)
+    return found
 
 
 def path(target: bytes) -> str:

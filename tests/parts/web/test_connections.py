@@ -517,6 +517,48 @@ async def test_a_number_of_thousands_of_digits_is_refused(server: Server, query:
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /show HTTP/1.1\r\nHost: localhost\r\nX: a\r\n b\r\n\r\n",
+        "GET /show HTTP/1.1\r\nHost: localhost\r\nX: a\r\n\tb\r\n\r\n",
+        "GET /show HTTP/1.1\nHost: localhost\n\n",
+        "GET /show HTTP/1.1\r\nHost: localhost\nX: a\r\n\r\n",
+        "GET /show HTTP/1.1\r\nHost: localhost\r\n\nX: a\r\n\r\n",
+        "\nGET /show HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+@pytest.mark.parametrize("is_second", [False, True])
+async def test_head_with_folded_or_bare_lines_is_refused(
+    server: Server, head: str, is_second: bool
+) -> None:
+    first = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n\n "
+    answer = await server.talk(first * is_second + head)
+    assert re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) == [*([b"200"] * is_second), b"400"]
+
+
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [("http://localhost/show?x=1", "/show"), ("HTTPS://localhost:80/show", "/show")],
+)
+async def test_target_in_absolute_form_is_served(server: Server, target: str, path: str) -> None:
+    answer = await server.talk(f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert json.loads(body_of(answer)) == {"Path": path}
+
+
+async def test_host_of_a_target_counts_not_the_one_of_the_header(server: Server) -> None:
+    line = "GET http://elsewhere.example/show HTTP/1.1\r\nHost: localhost\r\nConnection: close"
+    assert (await server.talk(f"{line}\r\n\r\n")).startswith(b"HTTP/1.1 421 ")
+
+
+async def test_first_of_repeated_headers_counts(server: Server) -> None:
+    namespaces = "X-Nomad-Namespace: first\r\nX-Nomad-Namespace: second\r\n"
+    answer = await server.talk(
+        f"GET /where HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{namespaces}\r\n"
+    )
+    assert json.loads(body_of(answer)) == {"Namespace": "first"}
+
+
 SMUGGLED = "0\r\n\r\nGET /show HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
