@@ -1,0 +1,115 @@
+"""A store with a long history, made by SQL from one of each thing."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from bench.copies import copy
+from storage.queries import allocations, deployments, evaluations, job_status, jobs
+from storage.records.allocation import ClientStatus
+from storage.records.deployment import Deployment
+from storage.records.evaluation import EvalStatus
+from storage.records.job import Job, Parameterized
+from storage.store import Store
+from storage.writer import Transaction
+from tests.parts.evals.cluster import Cluster
+from tests.samples import NOW, evaluation, job
+from tests.unit.scheduler.world import node
+
+PARENT, CHILD = "old", "old/dispatch-1-00000000"
+ALLOC, EVAL, DEPLOYMENT = (f"00000001-0000-4000-8000-00000000000{kind}" for kind in "aed")
+_MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among what is new
+
+
+async def fill(store: Store, number: int, events: int) -> str:
+    """Fill a store with so many ended children and events; return the id of the one node."""
+    cluster = Cluster(store)
+    await cluster.join(node())
+    parent = job(PARENT, type="batch", parameterized_job=Parameterized())
+    await store.write(lambda tx: _add(tx, parent))
+    await cluster.register(job("web", type="batch"))
+    await cluster.work()
+    (placed,) = cluster.allocations()
+    ended = msgspec.structs.replace(
+        placed,
+        id=ALLOC,
+        job_id=CHILD,
+        eval_id=EVAL,
+        deployment_id=DEPLOYMENT,
+        client_status=ClientStatus.COMPLETE,
+    )
+
+    def work(tx: Transaction) -> None:
+        child = job(CHILD, type="batch", parent_id=PARENT)
+        _add(tx, child)
+        made = msgspec.structs.replace(
+            evaluation(child, EVAL), status=EvalStatus.COMPLETE, deployment_id=DEPLOYMENT
+        )
+        evaluations.put(tx, made, NOW)
+        allocations.add(tx, ended, NOW)
+        deployments.put(tx, Deployment(**_DEPLOYMENT, id=DEPLOYMENT, job_id=CHILD), NOW)
+        job_status.settle(tx, child.namespace, CHILD)
+
+    await store.write(work)
+    _copy(store.path, number, events)
+    return placed.node_id
+
+
+def _add(tx: Transaction, one: Job) -> None:
+    jobs.append_version(tx, one)
+    job_status.settle(tx, one.namespace, one.id)
+
+
+_DEPLOYMENT = {
+    "namespace": "default",
+    "job_version": 0,
+    "job_modify_index": 1,
+    "job_spec_modify_index": 1,
+    "job_create_index": 1,
+    "task_groups": {},
+    "status": "successful",
+    "status_description": "",
+    "eval_priority": 50,
+    "create_index": 0,
+    "modify_index": 0,
+    "create_time": NOW,
+    "modify_time": NOW,
+}
+
+
+def _copy(path: Path, number: int, events: int) -> None:
+    """Copy the one child so often, with all that it has. Nobody else writes meanwhile."""
+    texts = {
+        CHILD: f"printf('{PARENT}/dispatch-%d-%08x', n, {_MIXED})",
+        **{
+            one: f"printf('%08x-0000-4000-8000-00000000000{one[-1]}', {_MIXED})"
+            for one in (ALLOC, EVAL, DEPLOYMENT)
+        },
+    }
+    kept = range(2, number + 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.row_factory = sqlite3.Row
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("BEGIN IMMEDIATE")
+        for table, column in (
+            ("jobs", "id"),
+            ("job_versions", "job_id"),
+            ("job_version_states", "job_id"),
+            ("evaluations", "job_id"),
+            ("allocations", "job_id"),
+            ("deployments", "job_id"),
+        ):
+            copy(connection, table, f"{column} = '{CHILD}'", kept, texts, step=1)
+        made = f"key = '{ALLOC}'"
+        copy(connection, "events", made, range(2, max(events, 2)), texts, step=1, order="number")
+        dead = {"number": number, "id": PARENT}
+        connection.execute("UPDATE jobs SET children_dead = :number WHERE id = :id", dead)
+        highest = {
+            "index": connection.execute("SELECT max(modify_index) FROM allocations").fetchone()[0]
+        }
+        connection.execute("UPDATE store SET last_index = :index + 1000000", highest)
+        connection.execute("UPDATE table_indexes SET last_index = :index", highest)
+        connection.execute("COMMIT")
