@@ -21,6 +21,7 @@ from daemon.launcher.messages import (
     MOST_PAYLOAD,
     VERSION,
     Answer,
+    Begun,
     Failed,
     Hello,
     Payload,
@@ -93,31 +94,32 @@ class Launcher:
 
     async def start(
         self,
-        attempt: tuple[str, str, int],
+        request: Start,
         line: tuple[Sequence[str], Mapping[str, str]],
-        descriptors: Sequence[int],
-    ) -> tuple[int, int]:
-        """Start the shim of an attempt with these words and variables; return its pid and pidfd.
+        filtered: int | None = None,
+    ) -> tuple[int, int] | None:
+        """Start a shim with these words and variables; return its pid and pidfd.
 
-        `attempt` is allocation, task and number; `descriptors` are the claim, the task's standard
-        output and error, and its filter, where it has one. A start goes on to its end, whoever is cancelled. Raises `OSError`, and
-        `ValueError` for a text that no program can be given.
+        None: the attempt has begun before. `filtered` is what its filter of system calls is read from.
+        A start goes on to its end, whoever is cancelled. Raises `OSError`, and `ValueError` for a text
+        that no program can be given.
         """
         words, env = line
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
         payload = self._encoder.encode(Payload(words=[*map(os.fsencode, words)], env=variables))
         if len(payload) > MOST_PAYLOAD:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-        allocation, task, number = attempt
-        request = Start(allocation=allocation, task=task, attempt=number)
         passed = sealed(payload)
         try:
             # Kept free, so that the shim can be watched however many descriptors are open.
             spare = os.dup(passed)
+            descriptors = [passed] if filtered is None else [passed, filtered]
             with trio.CancelScope(shield=True):
-                body, received = await self._ask(request, [passed, *descriptors], spare)
+                body, received = await self._ask(request, descriptors, spare)
         finally:
             os.close(passed)
+        if isinstance(body, Begun):
+            return None
         assert isinstance(body, Started)  # noqa: S101  # as above
         return body.pid, received[0]
 

@@ -20,6 +20,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=8)]
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
+Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
 Name = Annotated[str, msgspec.Meta(pattern=r"\A[^./\x00][^/\x00]{0,254}\Z")]
 
@@ -41,15 +42,18 @@ class Hello(Message, frozen=True, kw_only=True, tag=1):
 
 
 class Start(Message, frozen=True, kw_only=True, tag=2):
-    """Start the shim of an attempt.
+    """Start the shim of an attempt, unless the attempt has begun.
 
-    Descriptors: a sealed `Payload`, the locked claim, the task's standard output and error, and what
-    its filter of system calls is read from, where it has one.
+    Descriptors: a sealed `Payload`, and what the filter of system calls is read from, where there is one.
+    `group` is by what the task's processes are found again; without `is_logged` nothing is kept that the
+    task prints.
     """
 
     allocation: Id
     task: Name
     attempt: Number
+    group: Line
+    is_logged: bool
 
 
 class Payload(Message, frozen=True, kw_only=True):
@@ -74,6 +78,10 @@ class Started(Message, frozen=True, kw_only=True, tag=2):
     pid: Number
 
 
+class Begun(Message, frozen=True, kw_only=True, tag=4):
+    """There is a shim of the attempt already, or there was one."""
+
+
 class Failed(Message, frozen=True, kw_only=True, tag=3):
     """It could not be done: the error's number, and its text; 0: a value is no such value."""
 
@@ -82,7 +90,7 @@ class Failed(Message, frozen=True, kw_only=True, tag=3):
 
 
 Request = Hello | Start
-Answer = Welcome | Started | Failed
+Answer = Welcome | Started | Begun | Failed
 
 
 class Question(Message, frozen=True, kw_only=True):

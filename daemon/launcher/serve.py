@@ -21,6 +21,7 @@ from daemon.launcher.channel import Wrong, close, receive, send
 from daemon.launcher.messages import (
     VERSION,
     Answer,
+    Begun,
     Failed,
     Hello,
     Message,
@@ -44,7 +45,7 @@ class Server:
         self._channel = channel
         self._decoder = msgspec.msgpack.Decoder(Question)
         self._encoder = msgspec.msgpack.Encoder()
-        self._is_greeted = False
+        self._directory = ""  # of all allocations; nothing: it was not greeted
 
     def run(self) -> int:
         """Serve until the daemon's end closes; return the exit status."""
@@ -96,7 +97,7 @@ class Server:
         wanted, handler = _TABLE[kind]
         if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
             raise Wrong(f"{kind.__name__} came with {len(descriptors)} descriptors")
-        if self._is_greeted == (kind is Hello):
+        if bool(self._directory) == (kind is Hello):
             raise Wrong(f"{kind.__name__} came at the wrong time")
         try:
             return handler(self, question.body, descriptors)
@@ -112,7 +113,7 @@ class Server:
         del descriptors
         if request.version != VERSION:
             raise Wrong(f"version {request.version} of the protocol, not {VERSION}")
-        self._is_greeted = True
+        self._directory = request.directory
         os.makedirs(request.directory, mode=0o711, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         # It stays open, and so locked, until the end of this process.
@@ -121,7 +122,11 @@ class Server:
 
     def start(self, request: Start, descriptors: Sequence[int]) -> Done:
         """Start a shim."""
-        pid, descriptor = starting.start(*descriptors)
+        payload, *filtered = descriptors
+        found = starting.start(self._directory, request, payload, filtered)
+        if found is None:
+            return Begun(), []
+        pid, descriptor = found
         return Started(pid=pid), [descriptor]
 
 
@@ -140,5 +145,5 @@ def say(text: str) -> None:
 # How many descriptors come with each request, and what answers it.
 _TABLE: dict[type[Message], tuple[range, Callable[..., Done]]] = {
     Hello: (range(1), Server.greet),
-    Start: (range(4, 6), Server.start),
+    Start: (range(1, 3), Server.start),
 }

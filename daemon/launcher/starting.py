@@ -1,44 +1,67 @@
-"""How a shim is started: with its four descriptors, in a session of its own, with no signal ignored."""
+"""How a shim is started: under its claim, in a session of its own, with no signal ignored."""
 
 import os
 import signal
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 import msgspec
 
 from daemon.launcher.channel import Wrong, read_sealed
-from daemon.launcher.messages import MOST_PAYLOAD, Payload
+from daemon.launcher.messages import MOST_PAYLOAD, Payload, Start
+from daemon.launcher.places import LOGS, SHARED, below, drop_claim, open_log, take_claim
 
 _NULL = "/dev/null"
-_PLACES = (
-    2,
-    1,
-    3,
-    4,
-)  # of a shim: the claim, standard output, standard error of the task, its filter
+_OUT, _CLAIM, _ERR, _FILTER = 1, 2, 3, 4  # descriptors of a shim
 # The interpreter ignores some, and whoever started the daemon may have: tasks get them as they are.
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _decode = msgspec.msgpack.Decoder(Payload).decode
 
 
-def start(payload: int, *passed: int) -> tuple[int, int]:
-    """Start a shim; return its pid and pidfd. Raises `OSError`, `ValueError` or `Wrong`."""
+def start(
+    directory: str, request: Start, payload: int, filtered: Sequence[int]
+) -> tuple[int, int] | None:
+    """Start the shim of an attempt; return its pid and pidfd, None when the attempt has begun.
+
+    Raises `OSError`, `ValueError` or `Wrong`.
+    """
     try:
         given = _decode(read_sealed(payload, MOST_PAYLOAD))
     except msgspec.DecodeError as error:
         raise Wrong(f"Payload: {error}") from None
-    pid = os.posix_spawn(
+    with below(directory, request.allocation) as folder, ExitStack() as held:
+        claim = take_claim(folder, request.task, request.attempt)
+        if claim is None:
+            return None
+        held.callback(os.close, claim)
+        outputs = []
+        for kind in ("stdout", "stderr"):
+            outputs.append(_output(folder, f"{request.task}.{kind}.0", is_kept=request.is_logged))
+            held.callback(os.close, outputs[-1])
+        os.ftruncate(claim, 0)
+        os.write(claim, f"group {request.group}\n".encode())
+        places = zip((_OUT, _ERR, _CLAIM, _FILTER), (*outputs, claim, *filtered), strict=False)
+        pid = _spawn(given, [(os.POSIX_SPAWN_DUP2, one, place) for place, one in places])
+        found = pid, os.pidfd_open(pid)
+        if request.attempt:
+            drop_claim(folder, request.task, request.attempt - 1)
+        return found
+
+
+def _output(folder: int, name: str, *, is_kept: bool) -> int:
+    if not is_kept:
+        return os.open(_NULL, os.O_WRONLY)
+    with below(folder, SHARED, LOGS) as logs:
+        return open_log(logs, name)
+
+
+def _spawn(given: Payload, actions: Sequence[tuple[object, ...]]) -> int:
+    return os.posix_spawn(
         given.words[0],
         given.words,
         given.env,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0),
-            *(
-                (os.POSIX_SPAWN_DUP2, one, place)
-                for one, place in zip(passed, _PLACES, strict=False)
-            ),
-        ],
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, _NULL, os.O_RDONLY, 0), *actions],
         setsid=True,
         setsigmask=(),
         setsigdef=_SIGNALS,
     )
-    return pid, os.pidfd_open(pid)

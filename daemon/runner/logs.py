@@ -9,7 +9,6 @@ is kept into files beside it, named by the position at which they begin.
 Whatever a task does to these files, no link is followed.
 """
 
-import errno
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable
@@ -17,6 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 import msgspec
 import trio
 
+from daemon.launcher.places import below, open_log
 from daemon.runner.pace import following
 from daemon.runner.taskdir import MOVED, SHARED
 from storage.records.task import LogConfig
@@ -84,27 +84,8 @@ class TaskLog:
         A link, a pipe, a directory or a file of somebody else in the file's place is not written to:
         a new file takes it. Nor is a file that has another name elsewhere.
         """
-        try:
-            return self._open_regular()
-        except FileExistsError:
-            os.unlink(self.path)
-            return self._open_regular()
-
-    def _open_regular(self) -> int:
-        try:
-            descriptor = os.open(self.path, _OPEN | os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)
-        except OSError as error:
-            if error.errno in {errno.ELOOP, errno.ENXIO, errno.EISDIR}:
-                raise FileExistsError(error.errno, error.strerror, self.path) from error
-            raise
-        found = os.fstat(descriptor)
-        is_own = (found.st_uid, found.st_nlink) == (os.geteuid(), 1)
-        if not (stat.S_ISREG(found.st_mode) and is_own):
-            os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, "not a regular file of ours", self.path)
-        os.fchmod(descriptor, _MODE)
-        os.set_blocking(descriptor, True)
-        return descriptor
+        with below(self._folder) as folder:
+            return open_log(folder, f"{self._stem}.0")
 
     # ---- reading ---------------------------------------------------------------------------
 

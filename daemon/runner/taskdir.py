@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from daemon.launcher import places
 from daemon.runner.beneath import (
     Escapes,
     inner,
@@ -43,10 +44,9 @@ from daemon.runner.owner import ANYBODY, Owner, ours
 from storage.errors import Invalid
 from storage.records.task import Task
 
-SHARED = "alloc"
+SHARED, CLAIM = places.SHARED, places.CLAIM  # of whom the launcher opens files
 SECRETS = "secrets"
 PRIVATE = "private"
-CLAIM = ".claim."
 RESOLVER = ".resolv."
 ACCOUNTS = ".accounts."
 _FETCHED = ".fetched."

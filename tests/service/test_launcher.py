@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from daemon.runner.drivers.scan import children
-from tests.service.daemon import open_steward
+from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service
 
 
@@ -63,7 +63,7 @@ async def test_launcher_ends_with_its_daemon(tmp_path: Path) -> None:
 
 
 async def test_daemon_ends_with_status_1_when_its_launcher_dies(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         (before,) = await steward.run_job(service())
         os.kill(launcher_of(steward.pid), signal.SIGKILL)
         assert steward._process is not None

@@ -1,13 +1,13 @@
 """The file in which one attempt at a task leaves its trace: who runs it, and how it ended.
 
-The daemon makes the file, locks it and starts the shim with the locked file as its standard
+The launcher makes the file, locks it and starts the shim with the locked file as its standard
 error; the shim alone keeps it open. So for as long as the lock is held the shim lives, and no pid
 that was given to another process, no reboot and no restart of the daemon can deceive anyone. A
 lock that is free says that the shim is gone; what the file holds then says how far it came:
 nothing of a shim, and nothing was ever started; an exit, and the task ended with it; otherwise
 the shim was killed.
 
-    group <where its processes are>   written by the daemon
+    group <where its processes are>   written by the launcher
     shim <pid>                        from here on by the shim
     main <pid>                        only where processes are found by looking at all of them
     Killed                            the shell's word for a death by signal, or its own trouble
@@ -22,7 +22,6 @@ import msgspec
 
 from daemon.runner.drivers.driver import Exit
 
-_MODE = 0o600
 _MOST = 65536  # bytes that a claim can have: a few lines
 _SIGNALLED = 128
 # A shell says nothing of these deaths: its users know of them. A task that itself exits with
@@ -75,17 +74,6 @@ def parse(text: str) -> Trace:
     return msgspec.structs.replace(trace, words="; ".join(words))
 
 
-def take(path: str) -> int | None:
-    """Make the file if need be and lock it; None when a shim holds it. Raises `OSError`."""
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, _MODE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def is_held(path: str) -> bool | None:
     """Tell whether a shim holds the file; None when there is no such file."""
     try:
@@ -108,14 +96,9 @@ def read(path: str) -> Trace:
     except FileNotFoundError:
         return Trace()
     try:
-        return read_open(descriptor)
+        return parse(os.pread(descriptor, _MOST, 0).decode(errors="replace"))
     finally:
         os.close(descriptor)
-
-
-def read_open(descriptor: int) -> Trace:
-    """Return what a claim file says that is open already."""
-    return parse(os.pread(descriptor, _MOST, 0).decode(errors="replace"))
 
 
 def written_at(path: str) -> int:

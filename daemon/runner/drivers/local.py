@@ -8,14 +8,13 @@ nothing starts twice, and nothing is lost, wherever the daemon was killed.
 
 import os
 import resource
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
 
-import msgspec
 import trio
 
 from daemon.launcher.client import Launcher
+from daemon.launcher.messages import Start
 from daemon.runner.drivers import claim, session, shim
 from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
@@ -25,7 +24,6 @@ from daemon.runner.drivers.limits import UNLIMITED, Bounds, Limits, data_limit, 
 from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
 from daemon.runner.env import Directories
-from daemon.runner.logs import TaskLog
 from daemon.runner.owner import Owner
 from daemon.runner.taskdir import CLAIM, directories
 
@@ -114,20 +112,16 @@ class Local:
     async def start(self, attempt: Attempt) -> Running:
         """Start the shell that runs the task, unless this attempt has been started before."""
         path = _claim_path(attempt)
+        process = None
         try:
-            descriptor = claim.take(path)
-            try:
-                if descriptor is not None and not claim.read_open(descriptor).shim:
-                    return await self._spawn(attempt, path, descriptor)
-            finally:
-                if descriptor is not None:
-                    os.close(descriptor)
+            if not (claim.is_held(path) or claim.read(path).shim):
+                process = await self._spawn(attempt, path)
         except OSError as error:
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
         except ValueError as error:  # a text that no process can be given
             raise StartFailed(f"cannot start the task: {error}") from error
-        return await self._find(attempt, path)
+        return process or await self._find(attempt, path)
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
         """Find the attempt by its claim; None when there is none, or nothing was started."""
@@ -192,27 +186,28 @@ class Local:
     def _group_of(self, attempt: Attempt, trace: Trace) -> Group:
         return self._group(trace, attempt.alloc_id, attempt.task)
 
-    async def _spawn(self, attempt: Attempt, path: str, descriptor: int) -> Process:
-        """Start the shell with the claim in its hand. Raises `StartFailed`, `OSError`, `ValueError`."""
+    async def _spawn(self, attempt: Attempt, path: str) -> Process | None:
+        """Have the shell started; None when the attempt has begun. Raises `StartFailed`, `OSError`, `ValueError`."""
         limits = self._limits(attempt)
         group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
-        line, env = self._line(attempt, "\n".join([group.entry, *entries]))
+        line = self._line(attempt, "\n".join([group.entry, *entries]))
         self._bounds.prepare(attempt.alloc_id, attempt.task, limits)
         group.prepare()
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"group {group.label}\n".encode())
-        with _outputs(attempt) as outputs, shim.readable(self._filter(attempt)) as filtered:
-            passed = [descriptor, *outputs, *([] if filtered is None else [filtered])]
-            pid, watched = await self._launcher.start(
-                (attempt.alloc_id, attempt.task, attempt.number), (line, env), passed
-            )
-        started = self._started(attempt, path, Trace(group=group.label, shim=pid))
-        process = self._process(started, watched)
-        if attempt.number:
-            with suppress(FileNotFoundError):
-                os.unlink(_claim_path(msgspec.structs.replace(attempt, number=attempt.number - 1)))
-        return process
+        request = Start(
+            allocation=attempt.alloc_id,
+            task=attempt.task,
+            attempt=attempt.number,
+            group=group.label,
+            is_logged=not attempt.log.disabled,
+        )
+        with shim.readable(self._filter(attempt)) as filtered:
+            started = await self._launcher.start(request, line, filtered)
+        if started is None:
+            return None
+        pid, watched = started
+        trace = Trace(group=group.label, shim=pid)
+        return self._process(self._started(attempt, path, trace), watched)
 
     def _shell(
         self,
@@ -263,15 +258,3 @@ class Local:
 
 def _claim_path(attempt: Attempt) -> str:
     return f"{attempt.directory}/{CLAIM}{attempt.task}.{attempt.number}"
-
-
-@contextmanager
-def _outputs(attempt: Attempt) -> Iterator[list[int]]:
-    """Open where the task writes what it prints, and what it says of errors. Raises `OSError`."""
-    with ExitStack() as held:
-        opened: list[int] = []
-        for kind in ("stdout", "stderr"):
-            log = TaskLog(attempt.directory, attempt.task, kind, attempt.log)
-            opened.append(os.open(_NULL, os.O_WRONLY) if attempt.log.disabled else log.open())
-            held.callback(os.close, opened[-1])
-        yield opened

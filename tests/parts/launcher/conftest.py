@@ -58,24 +58,34 @@ def greeted(talk: Talk, tmp_path: Path) -> Talk:
     return talk
 
 
-class Outputs:
-    """The descriptors of a start: what to start, a claim, standard output and error."""
+class Place:
+    """An allocation below a directory, with its claims and logs."""
 
     def __init__(self, directory: Path) -> None:
-        self.claim, self.out = directory / "claim", directory / "out"
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self.files = tuple(os.open(one, flags) for one in (self.claim, self.out, self.out))
-
-    def of(self, *words: str, **env: str) -> tuple[int, ...]:
-        payload = Payload(
-            words=[*map(os.fsencode, words)],
-            env={os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+        self.root = directory / ALLOCATION
+        self.logs = self.root / "alloc/logs"
+        self.logs.mkdir(parents=True)
+        self.claim, self.out, self.err = (
+            self.root / ".claim.main.0",
+            self.logs / "main.stdout.0",
+            self.logs / "main.stderr.0",
         )
-        return (sealed(msgspec.msgpack.encode(payload)), *self.files)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing was started: there is neither a claim nor a log."""
+        return not any(self.logs.iterdir()) and len([*self.root.iterdir()]) == 1
+
+
+def payload(*words: str, **env: str) -> int:
+    """Return a descriptor of what is to be started."""
+    given = Payload(
+        words=[*map(os.fsencode, words)],
+        env={os.fsencode(name): os.fsencode(value) for name, value in env.items()},
+    )
+    return sealed(msgspec.msgpack.encode(given))
 
 
 @pytest.fixture
-def outputs(tmp_path: Path) -> Iterator[Outputs]:
-    opened = Outputs(tmp_path)
-    yield opened
-    close(opened.files)
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)

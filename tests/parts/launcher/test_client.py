@@ -13,11 +13,29 @@ import trio
 
 from daemon.launcher.channel import pair, receive, send
 from daemon.launcher.client import Launcher, LauncherGone, open_launcher
-from daemon.launcher.messages import MOST_OPEN, Failed, Question, Reply, Started, Welcome
+from daemon.launcher.messages import MOST_OPEN, Failed, Question, Reply, Start, Started, Welcome
 from tests import launchers
-from tests.parts.launcher.conftest import ALLOCATION, Outputs
+from tests.parts.launcher.conftest import ALLOCATION, Place
 
-ATTEMPT = (ALLOCATION, "main", 0)
+START = Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+
+
+@pytest.fixture
+def files() -> Iterator[tuple[int, ...]]:
+    """Descriptors that can be told from each other."""
+    opened = tuple(os.memfd_create(name) for name in "abc")
+    yield opened
+    for one in opened:
+        os.close(one)
+
+
+async def begun(
+    launcher: Launcher, line: tuple[list[str], dict[str, str]] = (["/bin/true"], {})
+) -> tuple[int, int]:
+    """Return the process of an attempt that has not begun before."""
+    found = await launcher.start(START, line)
+    assert found is not None
+    return found
 
 
 class Fake:
@@ -49,16 +67,14 @@ def open_descriptors() -> list[str]:
     return sorted(os.listdir("/proc/self/fd"))
 
 
-async def test_start_returns_a_descriptor_that_tells_the_end(
-    tmp_path: Path, outputs: Outputs
-) -> None:
+async def test_start_returns_a_descriptor_that_tells_the_end(tmp_path: Path, place: Place) -> None:
     async with open_launcher(launchers.begin(), tmp_path) as launcher:
-        line = ["/bin/sh", "-c", 'echo "$1 $ONE" >&1', "sh", "\udcff"], {"ONE": "\udcfe"}
-        pid, watched = await launcher.start(ATTEMPT, line, outputs.files)
+        line = ["/bin/sh", "-c", 'echo "$1 $ONE"', "sh", "\udcff"], {"ONE": "\udcfe"}
+        pid, watched = await begun(launcher, line)
         await trio.lowlevel.wait_readable(watched)
         os.close(watched)
     assert pid > 1
-    assert outputs.out.read_bytes() == b"\xff \xfe\n"
+    assert place.out.read_bytes() == b"\xff \xfe\n"
 
 
 @pytest.mark.parametrize(
@@ -70,21 +86,21 @@ async def test_start_returns_a_descriptor_that_tells_the_end(
     ],
 )
 async def test_refusal_is_raised(
-    tmp_path: Path, outputs: Outputs, words: list[str], error: type[Exception], text: str
+    tmp_path: Path, place: Place, words: list[str], error: type[Exception], text: str
 ) -> None:
     async with open_launcher(launchers.begin(), tmp_path) as launcher:
         before = open_descriptors()
         with pytest.raises(error, match=text):
-            await launcher.start(ATTEMPT, (words, {}), outputs.files)
+            await launcher.start(START, (words, {}))
         assert open_descriptors() == before
 
 
-async def test_answers_come_in_any_order(outputs: Outputs) -> None:
+async def test_answers_come_in_any_order(files: tuple[int, ...]) -> None:
     found: list[tuple[int, int]] = []
     with faked() as (launcher, fake):
 
         async def start() -> None:
-            pid, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+            pid, watched = await begun(launcher)
             found.append((pid, os.fstat(watched).st_ino))
             os.close(watched)
 
@@ -94,18 +110,18 @@ async def test_answers_come_in_any_order(outputs: Outputs) -> None:
             nursery.start_soon(start)
             numbers = [(await fake.question()).number for _ in range(2)]
             for number in reversed(numbers):
-                fake.answer(number, Started(pid=number + 100), outputs.files[number])
+                fake.answer(number, Started(pid=number + 100), files[number])
             while len(found) < 2:
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
-    inodes = [os.fstat(outputs.files[number]).st_ino for number in numbers]
+    inodes = [os.fstat(files[number]).st_ino for number in numbers]
     assert sorted(found) == [
         (number + 100, inode) for number, inode in sorted(zip(numbers, inodes, strict=True))
     ]
 
 
 async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
-    outputs: Outputs, tmp_path: Path
+    files: tuple[int, ...], tmp_path: Path
 ) -> None:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
@@ -116,20 +132,22 @@ async def test_late_answer_of_a_cancelled_caller_leaves_nothing_open(
                     number = (await fake.question()).number
                     before = open_descriptors()
                     scope.cancel()
-            fake.answer(number, Welcome(is_root=False), *outputs.files)
+            fake.answer(number, Welcome(is_root=False), *files)
             await trio.testing.wait_all_tasks_blocked()
             assert open_descriptors() == before
             nursery.cancel_scope.cancel()
 
 
-async def test_start_goes_on_to_its_end_when_its_caller_is_cancelled(outputs: Outputs) -> None:
+async def test_start_goes_on_to_its_end_when_its_caller_is_cancelled(
+    files: tuple[int, ...],
+) -> None:
     with faked() as (launcher, fake):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(launcher.run, trio.CancelScope())
             with trio.CancelScope() as scope:
                 scope.cancel()
-                nursery.start_soon(_answer_once, fake, outputs.files[0])
-                pid, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+                nursery.start_soon(_answer_once, fake, files[0])
+                pid, watched = await begun(launcher)
             os.close(watched)
             assert pid == 7
             nursery.cancel_scope.cancel()
@@ -188,10 +206,10 @@ async def _refuse_once(fake: Fake) -> None:
 
 
 async def test_answers_are_read_until_the_last_start_of_a_cancelled_daemon(
-    tmp_path: Path, outputs: Outputs
+    tmp_path: Path, place: Place
 ) -> None:
     with trio.CancelScope() as scope:
         async with open_launcher(launchers.begin(), tmp_path) as launcher:
             scope.cancel()
-            _, watched = await launcher.start(ATTEMPT, (["/bin/true"], {}), outputs.files)
+            _, watched = await begun(launcher)
             os.close(watched)

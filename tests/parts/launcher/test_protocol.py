@@ -1,5 +1,7 @@
 """What a launcher makes of messages, also of those that no correct daemon sends."""
 
+import errno
+import fcntl
 import os
 import random
 import select
@@ -20,12 +22,23 @@ from daemon.launcher.channel import (
     sealed,
     send,
 )
-from daemon.launcher.messages import VERSION, Failed, Hello, Question, Start, Started, Welcome
+from daemon.launcher.messages import (
+    VERSION,
+    Begun,
+    Failed,
+    Hello,
+    Question,
+    Reply,
+    Start,
+    Started,
+    Welcome,
+)
 from daemon.launcher.serve import LOCK
 from tests import launchers
-from tests.parts.launcher.conftest import ALLOCATION, Outputs, Talk
+from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
 
-START = Start(allocation=ALLOCATION, task="main", attempt=0)
+START = Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
+REST = [0, "-", True]  # of a start, behind its names
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
 
 
@@ -40,11 +53,10 @@ def test_launcher_ends_when_another_version_greets_it(talk: Talk, tmp_path: Path
     assert talk.has_ended()
 
 
-def test_nothing_is_answered_before_the_greeting(talk: Talk, outputs: Outputs) -> None:
-    given = outputs.of("/bin/sh", "-c", "echo ran")
-    talk.send(1, len(given), START, descriptors=given)
+def test_nothing_is_answered_before_the_greeting(talk: Talk, place: Place) -> None:
+    talk.send(1, 1, START, descriptors=(payload("/bin/true"),))
     assert talk.has_ended()
-    assert outputs.out.read_text() == ""
+    assert place.is_untouched
 
 
 def test_launcher_waits_for_the_one_before(tmp_path: Path) -> None:
@@ -58,29 +70,110 @@ def test_launcher_waits_for_the_one_before(tmp_path: Path) -> None:
     assert (tmp_path / LOCK).stat().st_mode & 0o777 == 0o600
 
 
-def test_started_process_gets_its_descriptors_and_a_session(
-    greeted: Talk, outputs: Outputs
-) -> None:
-    text = "echo $ONE; echo $$ >&2; cut -d' ' -f6 </proc/$$/stat; echo err >&3; umask; pwd"
-    given = outputs.of("/bin/sh", "-c", text, ONE="1")
-    greeted.send(7, len(given), START, descriptors=given)
-    data, (watched,) = receive(greeted.channel)
-    reply = msgspec.msgpack.decode(data, type=msgspec.msgpack.Decoder(Any).type)
+def started(talk: Talk, *words: str, number: int = 0, **env: str) -> int:
+    """Return the pid of what was started, when it has ended."""
+    talk.send(
+        7, 1, msgspec.structs.replace(START, attempt=number), descriptors=(payload(*words, **env),)
+    )
+    data, (watched,) = receive(talk.channel)
+    reply = msgspec.msgpack.decode(data, type=Reply)
+    assert (reply.number, reply.descriptors) == (7, 1)
+    assert isinstance(reply.body, Started)
     select.select([watched], [], [])
-    close([watched, given[0]])
-    pid = reply[2][1]
-    assert reply[:2] == [7, 1]
-    assert outputs.claim.read_text() == f"{pid}\n"
-    assert outputs.out.read_text().split() == ["1", str(pid), "err", "0077", "/"]
+    os.close(watched)
+    return reply.body.pid
 
 
-def test_ended_process_leaves_no_zombie(greeted: Talk, outputs: Outputs) -> None:
-    given = outputs.of("/bin/true")
-    answer = greeted.ask(START, *given)
-    assert isinstance(answer.body, Started)
-    while Path(f"/proc/{answer.body.pid}").exists():  # each question is a chance to tidy up
+def test_started_process_gets_its_descriptors_and_a_session(greeted: Talk, place: Place) -> None:
+    text = "echo $ONE; cut -d' ' -f6 </proc/$$/stat; umask; pwd; echo err >&3; echo shim $$ >&2"
+    pid = started(greeted, "/bin/sh", "-c", text, ONE="1")
+    assert place.claim.read_text() == f"group -\nshim {pid}\n"
+    assert place.out.read_text().split() == ["1", str(pid), "0077", "/"]
+    assert place.err.read_text() == "err\n"
+    modes = [one.stat().st_mode & 0o777 for one in (place.claim, place.out, place.err)]
+    assert modes == [0o600, 0o644, 0o644]
+
+
+def test_attempt_that_has_begun_is_not_started_again(greeted: Talk, place: Place) -> None:
+    started(greeted, "/bin/sh", "-c", "echo once; echo shim $$ >&2")
+    assert greeted.ask(START, payload("/bin/echo", "twice")).body == Begun()
+    assert place.out.read_text() == "once\n"
+
+
+def test_attempt_whose_claim_is_held_is_not_started(greeted: Talk, place: Place) -> None:
+    with place.claim.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert greeted.ask(START, payload("/bin/true")).body == Begun()
+
+
+def test_attempt_that_came_to_no_shim_is_started(greeted: Talk, place: Place) -> None:
+    place.claim.write_text("group old\nshim 12")
+    started(greeted, "/bin/echo", "ran")
+    assert place.claim.read_text() == "group -\n"
+    assert place.out.read_text() == "ran\n"
+
+
+def test_start_removes_the_claim_of_the_attempt_before(greeted: Talk, place: Place) -> None:
+    place.claim.touch()
+    started(greeted, "/bin/true", number=1)
+    assert [one.name for one in place.root.glob(".claim.*")] == [".claim.main.1"]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "directory"])
+def test_log_that_is_no_file_is_replaced(
+    greeted: Talk, place: Place, tmp_path: Path, kind: str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("")
+    match kind:
+        case "link":
+            place.out.symlink_to(victim)
+        case "dangling":
+            place.out.symlink_to(tmp_path / "made")
+        case "pipe":
+            os.mkfifo(place.out)
+        case _:
+            place.out.mkdir()
+            answer = greeted.ask(START, payload("/bin/echo", "ran"))
+            assert isinstance(answer.body, Failed)
+            return
+    started(greeted, "/bin/echo", "ran")
+    assert place.out.read_text() == "ran\n"
+    assert victim.read_text() == ""
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("name", ["", "alloc", "alloc/logs"])
+def test_link_on_the_way_to_a_file_is_not_followed(
+    greeted: Talk, place: Place, tmp_path: Path, name: str
+) -> None:
+    moved = (place.root / name).rename(tmp_path / "elsewhere")
+    (place.root / name).symlink_to(moved)
+    before = sorted(moved.rglob("*"))
+    answer = greeted.ask(START, payload("/bin/echo", "ran"))
+    assert isinstance(answer.body, Failed)
+    assert answer.body.number in {errno.ENOTDIR, errno.ELOOP}
+    assert sorted(moved.rglob("*")) == before
+
+
+def test_claim_that_is_a_link_is_not_followed(greeted: Talk, place: Place, tmp_path: Path) -> None:
+    place.claim.symlink_to(tmp_path / "made")
+    answer = greeted.ask(START, payload("/bin/true"))
+    assert isinstance(answer.body, Failed)
+    assert answer.body.number == errno.ELOOP
+    assert not (tmp_path / "made").exists()
+
+
+def test_task_without_logs_writes_none(greeted: Talk, place: Place) -> None:
+    silent = msgspec.structs.replace(START, is_logged=False)
+    assert isinstance(greeted.ask(silent, payload("/bin/echo", "ran")).body, Started)
+    assert [*place.logs.iterdir()] == []
+
+
+def test_ended_process_leaves_no_zombie(greeted: Talk, place: Place) -> None:
+    pid = started(greeted, "/bin/true")
+    while Path(f"/proc/{pid}").exists():
         os.sched_yield()
-    close(given[:1])
 
 
 @pytest.mark.parametrize(
@@ -88,14 +181,12 @@ def test_ended_process_leaves_no_zombie(greeted: Talk, outputs: Outputs) -> None
     [(("/none/such",), 2), (("/bin/echo", "x" * 200_000), 7), (("/bin/echo", "a\0b"), 0)],
 )
 def test_refusal_of_the_machine_is_answered(
-    greeted: Talk, outputs: Outputs, words: tuple[str, ...], number: int
+    greeted: Talk, place: Place, words: tuple[str, ...], number: int
 ) -> None:
-    given = outputs.of(*words)
-    answer = greeted.ask(START, *given)
-    close(given[:1])
+    answer = greeted.ask(START, payload(*words))
     assert isinstance(answer.body, Failed)
     assert answer.body.number == number
-    assert greeted.ask(START, *outputs.of("/bin/true")).descriptors == 1
+    assert started(greeted, "/bin/true")
 
 
 @pytest.mark.parametrize(
@@ -107,28 +198,35 @@ def test_refusal_of_the_machine_is_answered(
         [1, 0, 5],
         [1, 0, []],
         [1, 0, [99]],
-        [1, 0, [2, ALLOCATION, "main", 0, "more"]],
-        [1, 0, [2, ALLOCATION, "main"]],
-        [1, 0, [2, ALLOCATION, "main", -1]],
-        [1, 0, [2, ALLOCATION, "main", 2**32]],
-        [1, 0, [2, ALLOCATION, "main", 0]],  # without its descriptors
-        [1, 4, [2, ALLOCATION, "main", 0]],
-        [1, 9, [2, ALLOCATION, "main", 0]],
-        [-1, 0, [2, ALLOCATION, "main", 0]],
-        [1, 0, [2, ALLOCATION, "main", 0], "more"],
-        *([1, 4, [2, ALLOCATION, name, 0]] for name in ("", ".", "..", "a/b", "a\0", "x" * 256)),
-        *([1, 4, [2, name, "main", 0]] for name in ("", ".." * 18, "A" * 36, "a" * 35, "a" * 37)),
-        [1, 4, [2, f"{'a' * 35}\n", "main", 0]],
-        [1, 4, [2, f"{'a' * 36}\n", "main", 0]],
+        [1, 1, [2, ALLOCATION, "main", *REST, "more"]],
+        [1, 1, [2, ALLOCATION, "main", 0, "-"]],
+        [1, 1, [2, ALLOCATION, "main", -1, "-", True]],
+        [1, 1, [2, ALLOCATION, "main", 2**32, "-", True]],
+        [1, 1, [2, ALLOCATION, "main", 0, "a\nshim 1", True]],
+        [1, 1, [2, ALLOCATION, "main", 0, "", True]],
+        [1, 1, [2, ALLOCATION, "main", 0, "-", 1]],
+        [1, 0, [2, ALLOCATION, "main", *REST]],
+        [1, 2, [2, ALLOCATION, "main", *REST]],
+        [1, 9, [2, ALLOCATION, "main", *REST]],
+        [-1, 1, [2, ALLOCATION, "main", *REST]],
+        [1, 1, [2, ALLOCATION, "main", *REST], "more"],
+        *(
+            [1, 1, [2, ALLOCATION, name, *REST]]
+            for name in ("", ".", "..", "a/b", "a\0", "x" * 256)
+        ),
+        *(
+            [1, 1, [2, name, "main", *REST]]
+            for name in ("", ".." * 18, "A" * 36, "a" * 35, "a" * 37)
+        ),
+        [1, 1, [2, f"{'a' * 35}\n", "main", *REST]],
+        [1, 1, [2, f"{'a' * 36}\n", "main", *REST]],
     ],
     ids=repr,
 )
-def test_wrong_message_ends_the_launcher(greeted: Talk, outputs: Outputs, fields: Any) -> None:
-    given = outputs.of("/bin/sh", "-c", "echo ran")
-    declared = fields[1:2] == [4]
-    greeted.send(*fields, descriptors=given[: 4 if declared and fields[2][1] != ALLOCATION else 0])
+def test_wrong_message_ends_the_launcher(greeted: Talk, place: Place, fields: Any) -> None:
+    greeted.send(*fields, descriptors=(payload("/bin/true"),) if fields[1:2] == [1] else ())
     assert greeted.has_ended()
-    assert outputs.out.read_text() == ""
+    assert place.is_untouched
 
 
 @pytest.mark.parametrize("data", [b"\xc1", b"\x93\x01", b"\xff" * LONGEST, b"\x93" + b"\xd9\xff"])
@@ -142,32 +240,29 @@ def test_empty_message_ends_the_launcher(greeted: Talk) -> None:
     assert greeted.has_ended()
 
 
-@pytest.mark.parametrize("number", [1, 3, 6, MOST_DESCRIPTORS, MOST_DESCRIPTORS + 1, 100])
+@pytest.mark.parametrize("number", [0, 3, MOST_DESCRIPTORS, MOST_DESCRIPTORS + 1, 100])
 def test_wrong_number_of_descriptors_ends_the_launcher(
-    greeted: Talk, outputs: Outputs, number: int
+    greeted: Talk, place: Place, number: int
 ) -> None:
-    given = outputs.of("/bin/sh", "-c", "echo ran")
-    passed = tuple(given[place % 4] for place in range(number))
-    greeted.send(1, min(number, 8), START, descriptors=passed)
+    greeted.send(1, min(number, 8), START, descriptors=(payload("/bin/true"),) * number)
     assert greeted.has_ended()
-    assert outputs.out.read_text() == ""
+    assert place.is_untouched
 
 
 def test_payload_that_can_be_changed_ends_the_launcher(
-    greeted: Talk, outputs: Outputs, tmp_path: Path
+    greeted: Talk, place: Place, tmp_path: Path
 ) -> None:
-    content = os.pread(outputs.of("/bin/sh", "-c", "echo ran")[0], LONGEST, 0)
-    (tmp_path / "payload").write_bytes(content)
-    file = os.open(tmp_path / "payload", os.O_RDONLY)
-    greeted.send(1, 4, START, descriptors=(file, *outputs.files))
+    (tmp_path / "payload").write_bytes(os.pread(payload("/bin/true"), LONGEST, 0))
+    with (tmp_path / "payload").open() as file:
+        greeted.send(1, 1, START, descriptors=(file.fileno(),))
     assert greeted.has_ended()
-    os.close(file)
-    assert outputs.out.read_text() == ""
+    assert place.is_untouched
 
 
-def test_payload_of_another_form_ends_the_launcher(greeted: Talk, outputs: Outputs) -> None:
-    greeted.send(1, 4, START, descriptors=(sealed(b"\xc1"), *outputs.files))
+def test_payload_of_another_form_ends_the_launcher(greeted: Talk, place: Place) -> None:
+    greeted.send(1, 1, START, descriptors=(sealed(b"\xc1"),))
     assert greeted.has_ended()
+    assert place.is_untouched
 
 
 def test_sealed_file_is_read_up_to_its_bound() -> None:
@@ -200,19 +295,31 @@ def test_descriptors_of_a_refused_message_are_closed() -> None:
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_launcher_keeps_no_descriptor_of_a_request(greeted: Talk, outputs: Outputs) -> None:
-    def held() -> int:
-        answer = greeted.ask(START, *outputs.of("/bin/sh", "-c", "ls /proc/$PPID/fd | wc -l"))
-        assert isinstance(answer.body, Started)
-        greeted.ask(START, *outputs.of("/bin/true"))
-        while Path(f"/proc/{answer.body.pid}").exists():
-            os.sched_yield()
-        return int(outputs.out.read_text().split()[-1])
+def test_launcher_keeps_no_descriptor_of_a_request(
+    greeted: Talk, place: Place, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    text = f"read go <{tmp_path}/pipe; ls /proc/$PPID/fd | wc -l"
+    refused = msgspec.structs.replace(START, attempt=7)
 
-    first = held()
+    def held(number: int) -> int:
+        greeted.send(
+            1,
+            1,
+            msgspec.structs.replace(START, attempt=number),
+            descriptors=(payload("/bin/sh", "-c", text),),
+        )
+        _, (watched,) = receive(greeted.channel)
+        greeted.ask(refused, payload("/none"))  # by this answer the one before is put away
+        (tmp_path / "pipe").write_text("go\n")
+        select.select([watched], [], [])
+        os.close(watched)
+        return int(place.out.read_text().split()[-1])
+
+    first = held(0)
     for _ in range(20):
-        greeted.ask(START, *outputs.of("/none"))
-    assert held() == first
+        greeted.ask(refused, payload("/none"))
+    assert held(1) == first
 
 
 def test_random_messages_make_nothing_and_end_the_launcher(tmp_path: Path) -> None:
@@ -249,7 +356,7 @@ def random_message(chance: random.Random) -> tuple[bytes, list[int]]:
         sealed(chance.randbytes(chance.randrange(40)))
         if chance.random() < 0.5
         else os.open("/dev/null", os.O_RDWR)
-        for _ in range(chance.choice((0, 0, 0, 0, 1, 4, 5, 9)))
+        for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 3, 9)))
     ]
     question = Question(
         number=chance.randrange(2**32), descriptors=min(8, len(descriptors)), body=START

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from daemon.launcher.client import Launcher
+from daemon.launcher.client import open_launcher
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.node import _MOST_SESSIONS
 from storage.errors import Refused
 from storage.store import Store
+from tests import launchers
 from tests.parts.runner.test_inside import Client, run
 from tests.parts.runner.world import World, batch, open_world, script, service
 
@@ -76,10 +77,11 @@ def narrow(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-async def narrow_world(store: Store, narrow: Path, launcher: Launcher) -> AsyncIterator[World]:
-    drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
-    async with open_world(store, narrow, drivers=drivers) as opened:
-        yield opened
+async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
+    async with open_launcher(launchers.begin(), narrow / "alloc") as launcher:
+        drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
+        async with open_world(store, narrow, drivers=drivers) as opened:
+            yield opened
 
 
 async def test_a_full_disk_fails_who_needs_it_and_is_told(narrow_world: World) -> None:
