@@ -35,6 +35,7 @@ from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
 from daemon.datadir import weak_places
+from daemon.fences import Fences
 from daemon.hardening import keep_memory_private, share_one_heap
 from daemon.health import examine
 from daemon.kept_defaults import in_force
@@ -168,6 +169,7 @@ async def _run_parts(
     config = settings.present
     policies = Policies(config.job_policies)
     manager = ServiceManager(os.environ)
+    fences = Fences(clock)
     async with AsyncExitStack() as parts:
         store = await parts.enter_async_context(
             open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
@@ -248,17 +250,18 @@ async def _run_parts(
             )
         )
         await parts.enter_async_context(
-            open_evals(store, clock, ids, retention(config), listening.ports)
+            open_evals(store, clock, ids, retention(config), fences, listening.ports)
         )
-        await parts.enter_async_context(open_periodic(store, clock, ids))
-        await parts.enter_async_context(open_children(store, clock, ids))
-        await parts.enter_async_context(open_locks(store, clock))
+        await parts.enter_async_context(open_periodic(store, clock, ids, fences))
+        await parts.enter_async_context(open_children(store, clock, ids, fences))
+        await parts.enter_async_context(open_locks(store, clock, fences))
         await parts.enter_async_context(open_backups(config, clock))
         await parts.enter_async_context(
             open_notify(
                 store,
                 clock,
                 seal,
+                fences,
                 commands=config.notify_commands,
                 permit=partial(reach.check, own_ports=reach.own_ports(config)),
                 chance=random.SystemRandom().random,
@@ -290,6 +293,7 @@ async def _run_parts(
             audit=audit,
             issuer=issuer,
             tasks=runner,
+            fences=fences,
             tokens=tokens,
             rights=Rights(ROUTES, ENDPOINTS),
             door=door,

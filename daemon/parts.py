@@ -13,6 +13,7 @@ from daemon.acl.tokens import Tokens
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.feed import Feed
+from daemon.fences import Fences
 from daemon.identity.door import Door
 from daemon.identity.issuer import Issuer
 from daemon.jobspec.policies import Policies
@@ -134,6 +135,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Tasks
     tokens: Tokens
     rights: Rights
+    fences: Fences
     door: Door  # to the login methods
     wrappers: Wrappers | None = None  # where tasks run on clusters
     policies: Policies = Policies()

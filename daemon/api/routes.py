@@ -357,6 +357,7 @@ ROUTES: tuple[Route, ...] = (
     Read("/.well-known/openid-configuration", wellknown.discovery, ANYONE),
     Read("/v1/operator/keyring/keys", keyring.index, OPERATOR_READ, ("signing-keys",)),
     Write("POST", "/v1/operator/keyring/rotate", keyring.rotate, OPERATOR_WRITE),
+    Read("/v1/operator/faults", operator.faults, OPERATOR_READ),
     Read("/v1/operator/scheduler/configuration", operator.scheduler, OPERATOR_READ),
     Write("POST", "/v1/operator/scheduler/configuration", operator.set_scheduler, OPERATOR_WRITE),
     Read("/v1/operator/raft/configuration", operator.raft_configuration, OPERATOR_READ),

@@ -15,6 +15,7 @@ import trio
 from daemon.clock import Clock
 from daemon.evals.judgement import Verdict, judge, may_place_again, policy_of
 from daemon.evals.steering import call_scheduler, described, make_ordinary, roll_back
+from daemon.fences import Fences
 from storage.queries import allocations, deployments, job_status, jobs, notifications
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation, ClientStatus, DesiredStatus
@@ -23,13 +24,30 @@ from storage.records.deployment import Deployment, DeploymentStatus
 from storage.store import Store, unless_full
 from storage.writer import Transaction
 
+_FENCED = "deployment"
+_UNMARKED = "failed deployment"  # the store does not say that it failed
 
-async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str]) -> None:
-    """Give each deployment under way a watcher of its own."""
+
+async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    """Give each deployment under way a watcher of its own.
+
+    A deployment whose watcher fails again and again has failed.
+    """
     watched: set[str] = set()
 
     async def watch_one(deployment: Deployment) -> None:
-        await _watch(store, clock, ids, deployment)
+        while True:
+            with fences.around(_FENCED, deployment.id):
+                await _watch(store, clock, ids, deployment)
+            fault = fences.of(_FENCED, deployment.id)
+            if fault is None:
+                break
+            if fault.is_closed:
+                with fences.around(_UNMARKED, deployment.id):
+                    await _give_up(store, deployment.id, fault.reason, clock.now())
+                    fences.forget(_FENCED, deployment.id)
+                break
+            await trio.sleep(max(fault.until - clock.now(), 0) / SECOND)
         watched.discard(deployment.id)
 
     async with trio.open_nursery() as nursery:
@@ -40,6 +58,24 @@ async def watch_deployments(store: Store, clock: Clock, ids: Iterator[str]) -> N
                         watched.add(deployment.id)
                         nursery.start_soon(watch_one, deployment)
                 await change.wait()
+
+
+async def _give_up(store: Store, deployment_id: str, reason: str, now: int) -> None:
+    """Have a deployment failed that cannot be judged."""
+
+    def write(tx: Transaction) -> None:
+        deployment = deployments.find(tx, deployment_id)
+        if deployment is not None and deployment.active:
+            failed = msgspec.structs.replace(
+                deployment,
+                status=DeploymentStatus.FAILED,
+                status_description=f"the deployment cannot be watched: {reason}",
+            )
+            deployments.put(tx, failed, now)
+            job_status.settle(tx, deployment.namespace, deployment.job_id)
+
+    async with unless_full(f"deployment {deployment_id} waits"):
+        await store.write(write)
 
 
 async def _watch(store: Store, clock: Clock, ids: Iterator[str], watched: Deployment) -> None:

@@ -26,6 +26,7 @@ from daemon.evals.state import (
     with_listening,
     with_placed,
 )
+from daemon.fences import Fences
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
 from storage.queries import evaluations
@@ -41,6 +42,10 @@ Listening = Callable[[], frozenset[int]]
 # More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
 _AT_ONCE = 16
 
+_FENCED = "evaluation"
+_UNMARKED = "failed evaluation"  # the store does not say that it failed
+_BROKEN = "the scheduler failed: {}"
+
 
 @asynccontextmanager
 async def open_evals(
@@ -48,6 +53,7 @@ async def open_evals(
     clock: Clock,
     ids: Iterator[str],
     kept: Retention,
+    fences: Fences,
     listening: Listening = frozenset,
 ) -> AsyncIterator[None]:
     """Run the worker, the watchers of deployments and drained nodes, and the garbage collection.
@@ -57,47 +63,62 @@ async def open_evals(
     async with unless_full("work on nodes that are down"):
         await evaluate_down(store, ids, now=clock.now())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_work, store, clock, ids, listening)
-        nursery.start_soon(watch_deployments, store, clock, ids)
-        nursery.start_soon(watch_drains, store, clock, ids)
-        nursery.start_soon(collect_garbage, store, clock, kept)
+        for loop in (
+            partial(_work, store, clock, ids, fences, listening),
+            partial(watch_deployments, store, clock, ids, fences),
+            partial(watch_drains, store, clock, ids),
+            partial(collect_garbage, store, clock, kept),
+        ):
+            nursery.start_soon(fences.keep_running, loop.func.__name__.strip("_"), loop)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _work(store: Store, clock: Clock, ids: Iterator[str], listening: Listening) -> None:
+async def _work(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences, listening: Listening
+) -> None:
     while True:
         with store.watch("evaluations/", evaluations.ROOM, "nodes/") as change:
             now = clock.now()
-            chosen = store.read(partial(next_evaluations, now=now))
+            chosen = store.read(partial(next_evaluations, now=now, held=fences.held(_FENCED)))
             if not chosen:
-                later = store.read(partial(evaluations.next_time, now=now))
-                pause = (later - now) / SECOND if later else float("inf")
+                times = (
+                    store.read(partial(evaluations.next_time, now=now)),
+                    fences.next_time(_FENCED),
+                )
+                later = min((time for time in times if time is not None), default=None)
+                pause = max(later - now, 0) / SECOND if later else float("inf")
                 with trio.move_on_after(pause):
                     await change.wait()
                 continue
         async with unless_full(f"{len(chosen)} evaluations wait"):
-            await process(store, chosen, clock, ids, listening)
+            await process(store, chosen, clock, ids, fences, listening)
 
 
-def next_evaluations(db: Snapshot, *, now: int) -> list[Evaluation]:
-    """Return what to look at next, at most one of each job: what is ready, else what may fit by now."""
+def next_evaluations(
+    db: Snapshot, *, now: int, held: frozenset[str] = frozenset()
+) -> list[Evaluation]:
+    """Return what to look at next, at most one of each job: what is ready, else what may fit by now.
+
+    Evaluations in `held` pause after an error.
+    """
     ready: dict[tuple[str, str], Evaluation] = {}
-    for one in evaluations.ready(db, now, _AT_ONCE):
-        ready.setdefault((one.namespace, one.job_id), one)
+    for one in evaluations.ready(db, now, _AT_ONCE + len(held)):
+        if one.id not in held:
+            ready.setdefault((one.namespace, one.job_id), one)
     if ready or not evaluations.any_blocked(db):
         return list(ready.values())
     blocked = evaluations.next_blocked(db, Openings(db, node_states(db)).fit)
-    return [blocked] if blocked else []
+    return [blocked] if blocked and blocked.id not in held else []
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found for one evaluation; without a plan, why there is none."""
+    """What was found for one evaluation; without a plan, the error."""
 
     evaluation: Evaluation
     state: ClusterState | None = None
     plan: Plan | None = None
-    reason: str = ""
+    error: Exception | None = None
     request_id: str = msgspec.field(default_factory=origin.current)
 
 
@@ -106,19 +127,22 @@ async def process(
     chosen: Sequence[Evaluation],
     clock: Clock,
     ids: Iterator[str],
+    fences: Fences,
     listening: Listening = frozenset,
 ) -> None:
     """Decide about evaluations of different jobs at one moment, and store their plans.
 
     The plans are stored at the same time, for one commit: each sees what those before it place.
-    One that came too late is dropped: its evaluation is still there to be taken again.
+    One that came too late is dropped: its evaluation is still there to be taken again. An error
+    while an evaluation is loaded, decided or applied costs only that evaluation an attempt; after
+    the last one it has failed.
     """
     now = clock.now()
     decide = partial(_decide_all, chosen=chosen, now=now, ids=ids, listening=listening)
     decisions = store.read(decide)
     async with trio.open_nursery() as nursery:
         for decision in decisions:
-            nursery.start_soon(_keep, store, decision, now)
+            nursery.start_soon(_keep, store, decision, fences, now)
 
 
 def _decide_all(
@@ -151,28 +175,38 @@ def _decide(
     ids: Iterator[str],
     listening: Listening,
 ) -> Decision:
-    state = load(db, evaluation, nodes)
-    if state.job is not None and takes_dynamic_ports(state.job):
-        state = msgspec.structs.replace(state, nodes=with_listening(state.nodes, listening()))
     try:
+        state = load(db, evaluation, nodes)
+        if state.job is not None and takes_dynamic_ports(state.job):
+            state = msgspec.structs.replace(state, nodes=with_listening(state.nodes, listening()))
         # Inline: a decision takes a fraction of a millisecond (bench/schedule.py).
         plan = decide(db, state, evaluation, now=now, ids=ids)
     except Exception as error:  # one bad job must not end the daemon
-        log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
-        reason = f"the scheduler failed: {type(error).__name__}: {error}"
-        return Decision(evaluation=evaluation, reason=reason)
+        return Decision(evaluation=evaluation, error=error)
     return Decision(evaluation=evaluation, state=state, plan=plan)
 
 
-async def _keep(store: Store, decision: Decision, now: int) -> None:
-    evaluation, state, plan = decision.evaluation, decision.state, decision.plan
+async def _keep(store: Store, decision: Decision, fences: Fences, now: int) -> None:
+    evaluation = decision.evaluation
     with origin.serving(decision.request_id):
-        if state is None or plan is None:
-            await applier.fail(store, evaluation, decision.reason, now=now)
-        elif await applier.apply(store, evaluation, state, plan, now=now):
-            _tell(evaluation, plan)
-        else:
-            log.info("evaluation %s is looked at again: the state moved on", evaluation.id)
+        with fences.around(_FENCED, evaluation.id):
+            await _apply(store, decision, now)
+        fault = fences.of(_FENCED, evaluation.id)
+        if fault is not None and fault.is_closed:
+            with fences.around(_UNMARKED, evaluation.id):
+                await applier.fail(store, evaluation, _BROKEN.format(fault.reason), now=now)
+                fences.forget(_FENCED, evaluation.id)
+
+
+async def _apply(store: Store, decision: Decision, now: int) -> None:
+    evaluation, state, plan = decision.evaluation, decision.state, decision.plan
+    if decision.error is not None:
+        raise decision.error
+    assert state is not None and plan is not None  # noqa: S101, PT018  # there is no error
+    if await applier.apply(store, evaluation, state, plan, now=now):
+        _tell(evaluation, plan)
+    else:
+        log.info("evaluation %s is looked at again: the state moved on", evaluation.id)
 
 
 def _tell(evaluation: Evaluation, plan: Plan) -> None:

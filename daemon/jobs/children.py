@@ -12,6 +12,7 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock
+from daemon.fences import Fences
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.stop import stop
 from daemon.jobspec.extensions import CHILDREN_AT_ONCE, CHILDREN_BEYOND, Beyond
@@ -60,10 +61,14 @@ def _replace_oldest(tx: Transaction, parent: Job, limit: int, now: int, ids: Ite
 
 
 @asynccontextmanager
-async def open_children(store: Store, clock: Clock, ids: Iterator[str]) -> AsyncIterator[None]:
+async def open_children(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+) -> AsyncIterator[None]:
     """Release held children when others have ended, while the block runs."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow, store, clock, ids)
+        nursery.start_soon(
+            fences.keep_running, "held children", partial(_follow, store, clock, ids)
+        )
         yield
         nursery.cancel_scope.cancel()
 

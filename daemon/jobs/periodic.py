@@ -10,7 +10,7 @@ none, or for all of them (docs/extensions.md).
 """
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock, wait_until
+from daemon.fences import Fences
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import CATCH_UP, CATCH_UP_MOST, JITTER, CatchUp
@@ -47,6 +48,8 @@ _SHOWN = 10  # launches that people see in advance
 _PAUSED = "the job is paused"
 _BUSY = "a child is still at work and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
+_FENCED = "periodic job"
+
 _ON_PURPOSE = (_PAUSED, _TAKEN)  # nobody misses these
 
 
@@ -377,28 +380,65 @@ def clocked(db: Snapshot, namespace: str, job_id: str) -> tuple[Job, periodic.Du
 
 
 @asynccontextmanager
-async def open_periodic(store: Store, clock: Clock, ids: Iterator[str]) -> AsyncIterator[None]:
+async def open_periodic(
+    store: Store, clock: Clock, ids: Iterator[str], fences: Fences
+) -> AsyncIterator[None]:
     """Launch the children of periodic jobs while the block runs."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow, store, clock, ids)
+        loop = partial(_follow, store, clock, ids, fences)
+        nursery.start_soon(fences.keep_running, "periodic jobs", loop)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _follow(store: Store, clock: Clock, ids: Iterator[str]) -> None:
+async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences) -> None:
+    """Decide every slot when it has come.
+
+    A job whose slot cannot be decided is left out after some attempts, until it changes.
+    """
     started = clock.now()
     while True:
         with store.watch(periodic.TOPIC) as change:
             now = clock.now()
-            due = store.read(partial(periodic.due, now=now, most=_AT_ONCE))
+            held = fences.held(_FENCED)
+            due = store.read(partial(_due, now=now, held=held))
             if not due:
-                await wait_until(store.read(periodic.next_time), clock, change)
+                times = (
+                    store.read(partial(periodic.next_time, after=now if held else 0)),
+                    fences.next_time(_FENCED),
+                )
+                at = min((time for time in times if time is not None), default=None)
+                await wait_until(at, clock, change)
                 continue
-        foreseen = await store.read_long(partial(foresee, due=due, now=now))
         async with unless_full("launches wait"), trio.open_nursery() as nursery:
-            for key, slots in foreseen.items():
-                work = partial(_decide, key, slots, started, now, next(ids))
-                nursery.start_soon(store.write, work)
+            for unit, one in due.items():
+                work = partial(_decide_foreseen, store, one, started, now, next(ids))
+                nursery.start_soon(_fenced, fences, unit, work)
+
+
+def _due(db: Snapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.Due]:
+    """Return the jobs whose slot has come, by the name of the unit: a changed job is another unit."""
+    found = {}
+    for one in periodic.due(db, now, _AT_ONCE + len(held)):
+        index = jobs.definition_index(db, one.namespace, one.job_id)
+        unit = f"{one.namespace}/{one.job_id} at index {index}"
+        if unit not in held:
+            found[unit] = one
+    return found
+
+
+async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]) -> None:
+    with fences.around(_FENCED, unit):
+        await work()
+
+
+async def _decide_foreseen(
+    store: Store, due: periodic.Due, started: int, now: int, eval_id: str
+) -> None:
+    """Work out the slots of one job in a thread, and decide the one that has come."""
+    foreseen = await store.read_long(partial(foresee, due=[due], now=now))
+    for key, slots in foreseen.items():
+        await store.write(partial(_decide, key, slots, started, now, eval_id))
 
 
 def _decide(

@@ -16,11 +16,12 @@ import trio
 
 from daemon.acl.seal import Seal
 from daemon.clock import Clock, wait_until
+from daemon.fences import Fences
 from daemon.notify import message
 from daemon.notify.ways import NotTold, post, run
 from daemon.runner.http import Permit
 from daemon.variables.change import items_of
-from storage.errors import Invalid, Unsealable
+from storage.errors import Invalid, StorageError, Unsealable
 from storage.queries import installation, notifications, variables
 from storage.queries.notifications import Key
 from storage.records.notification import Notification, NotificationStatus
@@ -32,6 +33,7 @@ AT_ONCE = 8  # attempts
 _ATTEMPT = 20.0  # seconds that one may take
 _FOLDER = "steward/notify"  # of the variables that hold the secrets
 _ITEM = "secret"
+_FENCED = "notification"
 
 
 class Sender:
@@ -42,12 +44,14 @@ class Sender:
         store: Store,
         clock: Clock,
         seal: Seal,
+        fences: Fences,
         *,
         commands: Mapping[str, Sequence[str]],
         permit: Permit,
         chance: Callable[[], float],
     ) -> None:
         self._store, self._clock, self._seal = store, clock, seal
+        self._fences = fences
         self._commands, self._permit, self._chance = commands, permit, chance
         self._cluster = store.read(installation.cluster_id)
         self._busy: set[Key] = set()
@@ -76,13 +80,19 @@ class Sender:
 
     async def _send(self, one: Notification) -> None:
         problem: NotTold | None = None
+        unit = f"{one.namespace}/{one.job_id}"
         try:
             with trio.fail_after(_ATTEMPT):
                 await self._tell(one)
+            self._fences.forget(_FENCED, unit)
         except trio.TooSlowError:
             problem = NotTold(f"it was not done within {_ATTEMPT:.0f} seconds")
         except NotTold as error:
             problem = error
+        except StorageError:
+            raise
+        except Exception as error:  # one message must not end the daemon
+            problem = NotTold(self._fences.note(_FENCED, unit, error).reason)
         await self._note(self._after(one, problem))
         self._busy.discard((one.namespace, one.job_id))
         self._rest.cancel()  # there is room for another
@@ -141,6 +151,7 @@ async def open_notify(
     store: Store,
     clock: Clock,
     seal: Seal,
+    fences: Fences,
     *,
     commands: Mapping[str, Sequence[str]],
     permit: Permit,
@@ -151,8 +162,8 @@ async def open_notify(
     `commands` are those of the configuration, by name; `permit` raises `Forbidden` for an address
     that gets no message; `chance` is uniform in [0, 1).
     """
-    sender = Sender(store, clock, seal, commands=commands, permit=permit, chance=chance)
+    sender = Sender(store, clock, seal, fences, commands=commands, permit=permit, chance=chance)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(sender.run)
+        nursery.start_soon(fences.keep_running, "notifications", sender.run)
         yield
         nursery.cancel_scope.cancel()

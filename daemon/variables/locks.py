@@ -7,6 +7,7 @@ from functools import partial
 import trio
 
 from daemon.clock import Clock, wait_until
+from daemon.fences import Fences
 from storage.queries import variables
 from storage.store import Store, unless_full
 from storage.writer import Transaction
@@ -15,10 +16,10 @@ STEP = 50  # locks that end in one write
 
 
 @asynccontextmanager
-async def open_locks(store: Store, clock: Clock) -> AsyncIterator[None]:
+async def open_locks(store: Store, clock: Clock, fences: Fences) -> AsyncIterator[None]:
     """End locks when their time is over, while the block runs."""
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_follow, store, clock)
+        nursery.start_soon(fences.keep_running, "locks", partial(_follow, store, clock))
         yield
         nursery.cancel_scope.cancel()
 

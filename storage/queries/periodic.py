@@ -56,7 +56,7 @@ _DUE = """
   ORDER BY next_slot
      LIMIT :most
 """
-_NEXT = "SELECT min(next_slot) AS at FROM periodic_jobs"
+_NEXT = "SELECT min(next_slot) AS at FROM periodic_jobs WHERE next_slot > :after"
 _COMING = """
     SELECT * FROM periodic_jobs
      WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
@@ -119,9 +119,9 @@ def due(db: Snapshot, now: int, most: int) -> list[Due]:
     return [_due(row) for row in db.all(_DUE, {"now": now, "most": most})]
 
 
-def next_time(db: Snapshot) -> int | None:
-    """Return when the next slot of all comes; None when there is none."""
-    row = db.one(_NEXT)
+def next_time(db: Snapshot, after: int = 0) -> int | None:
+    """Return when the next slot of all after a time comes; None when there is none."""
+    row = db.one(_NEXT, {"after": after})
     at = row["at"] if row else None
     return None if at in (None, NEVER) else at
 

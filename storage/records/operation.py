@@ -61,6 +61,17 @@ class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
     index: int
 
 
+class FaultShown(Record, frozen=True, kw_only=True):
+    """A unit of the daemon's work that failed at its last attempt."""
+
+    kind: str
+    key: str
+    failures: int
+    reason: str
+    since: str
+    gives_up: bool
+
+
 class RaftServer(Record, frozen=True, kw_only=True):
     """A server that keeps the state."""
 

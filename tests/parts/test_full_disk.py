@@ -59,7 +59,7 @@ async def test_a_deployment_goes_on(
     await cluster.register(job("web", group("web", update=ROLLING)))
     await cluster.work()
     await cluster.run_all(healthy=True)
-    loop = partial(watch_deployments, cluster.store, cluster.clock, cluster.ids)
+    loop = partial(watch_deployments, cluster.store, cluster.clock, cluster.ids, cluster.fences)
     await goes_on(cluster.store, loop, monkeypatch)
     assert cluster.deployment().task_groups["web"].healthy_allocs == 1
 

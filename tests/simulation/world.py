@@ -16,6 +16,7 @@ import trio
 from daemon.config import Config
 from daemon.evals.gc import Retention
 from daemon.evals.worker import open_evals
+from daemon.fences import Fences
 from daemon.jobs.children import open_children
 from daemon.jobs.periodic import open_periodic
 from daemon.runner.node import Runner, open_runner
@@ -94,10 +95,11 @@ class World:
                     chance=self._chance.random,
                 )
                 self.runner = await parts.enter_async_context(runner)
+                fences = Fences(self.clock)
                 for part in (
-                    open_evals(self.store, self.clock, self.ids, RETENTION),
-                    open_periodic(self.store, self.clock, self.ids),
-                    open_children(self.store, self.clock, self.ids),
+                    open_evals(self.store, self.clock, self.ids, RETENTION, fences),
+                    open_periodic(self.store, self.clock, self.ids, fences),
+                    open_children(self.store, self.clock, self.ids, fences),
                 ):
                     await parts.enter_async_context(part)
                 task_status.started()

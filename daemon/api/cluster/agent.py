@@ -1,6 +1,7 @@
 """The daemon about itself: configuration, health, and the answers of a cluster of one."""
 
 import base64
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractContextManager
 
@@ -207,7 +208,9 @@ def health(request: Request, db: Snapshot) -> Reply:
     halves = {"client": Health(ok=True, message="ok"), "server": Health(ok=True, message="ok")}
     if asked:
         halves = {name: half for name, half in halves.items() if name == asked}
-    return Reply(body=halves)
+    # Numbers only: no token is asked for, and keys name jobs.
+    faults = Counter(fault.kind for fault in request.parts.fences.faults())
+    return Reply(body={**halves, "faults": faults} if faults else halves)
 
 
 def leader(request: Request, db: Snapshot) -> Reply:

@@ -52,6 +52,8 @@ async def gauges(parts: Parts) -> list[Gauge]:
     )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
     found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
+    faults = Counter(fault.kind for fault in parts.fences.faults())
+    found += [Gauge("steward.faults", number, {"kind": kind}) for kind, number in faults.items()]
     found += [
         Gauge("steward.cloud_token.age_seconds", age, {"mount": mount})
         for mount, age in parts.door.token_ages().items()

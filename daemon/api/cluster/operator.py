@@ -12,6 +12,7 @@ from storage.readers import Snapshot
 from storage.records.operation import (
     AutopilotConfiguration,
     AutopilotHealth,
+    FaultShown,
     RaftConfiguration,
     RaftServer,
     SchedulerConfig,
@@ -53,6 +54,22 @@ def check_accepts(request: Request) -> None:
         raise Denied(
             "job registration, dispatch, and scale are disabled by the scheduler configuration"
         )
+
+
+def faults(request: Request, db: Snapshot) -> Reply:
+    """List the units of the daemon's work that failed at their last attempt, the oldest first."""
+    found = [
+        FaultShown(
+            kind=one.kind,
+            key=one.key,
+            failures=one.failures,
+            reason=one.reason,
+            since=rfc3339(one.since),
+            gives_up=one.is_closed,
+        )
+        for one in request.parts.fences.faults()
+    ]
+    return Reply(body=found)
 
 
 # ---- the servers: this one ---------------------------------------------------------------------------

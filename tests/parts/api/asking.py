@@ -14,6 +14,7 @@ from daemon.acl.tokens import Tokens
 from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
 from daemon.config import Config
+from daemon.fences import Fences
 from daemon.identity.issuer import Issuer
 from daemon.parts import Parts
 from daemon.web.parameters import Query
@@ -52,6 +53,7 @@ def parts_of(store: Store, config: Config = DEFAULTS, *, asks: bool = True) -> P
         tasks=Tasks(),
         tokens=Tokens(store, clock, Keyring(bytes(32)), asks=asks),
         door=door,
+        fences=Fences(clock),
         rights=Rights(ROUTES, ENDPOINTS),
     )
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from daemon.evals.worker import next_evaluations, process
+from daemon.fences import Fences
 from daemon.jobs.evaluate import new_evaluation
 from storage.queries import allocations, deployments, evaluations, job_status, jobs, nodes
 from storage.records.allocation import (
@@ -47,6 +48,7 @@ class Cluster:
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock, self.ids = store, Ticking(), ids()
+        self.fences = Fences(self.clock)
         self.listening: frozenset[int] = frozenset()  # ports that somebody has
 
     async def join(self, *members: Node) -> None:
@@ -75,11 +77,14 @@ class Cluster:
         done = []
         while (found := self.next()) is not None:
             done.append(found.id)
-            await process(self.store, [found], self.clock, self.ids, lambda: self.listening)
+            await process(
+                self.store, [found], self.clock, self.ids, self.fences, lambda: self.listening
+            )
         return done
 
     def next(self) -> Evaluation | None:
-        found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now()))
+        held = self.fences.held("evaluation")
+        found = self.store.read(lambda db: next_evaluations(db, now=self.clock.now(), held=held))
         return found[0] if found else None
 
     # ---- what the runner does ----------------------------------------------------------------------

@@ -128,7 +128,7 @@ async def test_two_that_are_decided_at_once_do_not_displace_the_same(narrow: Clu
         await narrow.register(sized(name, 50, 80))
     ready = narrow.store.read(lambda db: worker.next_evaluations(db, now=narrow.clock.now()))
     assert len(ready) == 2
-    await worker.process(narrow.store, ready, narrow.clock, narrow.ids)
+    await worker.process(narrow.store, ready, narrow.clock, narrow.ids, narrow.fences)
     await narrow.work()
     placed = [only(narrow, name).desired.preempted_allocations for name in ("a", "b")]
     assert placed == [[only(narrow, "lower").id], [only(narrow, "low").id]]
@@ -142,7 +142,7 @@ async def test_who_has_ended_in_the_meantime_need_not_go(narrow: Cluster) -> Non
         lambda db: worker._decide_all(db, chosen=[ready], now=1, ids=narrow.ids)
     )
     await narrow.report(only(narrow, "low"), ClientStatus.COMPLETE)
-    await worker._keep(narrow.store, decision, 1)
+    await worker._keep(narrow.store, decision, narrow.fences, 1)
     assert narrow.allocations("high") == []
     await narrow.work()
     assert only(narrow, "high").desired.preempted_allocations is None

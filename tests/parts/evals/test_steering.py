@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -40,7 +41,9 @@ def with_(**fields: object) -> Update:
 @asynccontextmanager
 async def watched(cluster: Cluster) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(watch_deployments, cluster.store, cluster.clock, cluster.ids)
+        nursery.start_soon(
+            watch_deployments, cluster.store, cluster.clock, cluster.ids, cluster.fences
+        )
         yield
         nursery.cancel_scope.cancel()
 
@@ -414,3 +417,37 @@ async def test_what_was_drained_is_not_what_a_deployment_has_brought_up(cluster:
     verdict = judge(deployment, [stopped], cluster.job(), NOW)
     assert verdict.groups["web"].healthy_allocs == 0
     assert not verdict.calls_scheduler
+
+
+async def test_a_deployment_that_cannot_be_judged_fails_and_the_watcher_goes_on(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def poisoned(deployment: Deployment, *rest: Any) -> Any:
+        if deployment.job_id == "poison":
+            raise KeyError("poison")
+        return judge(deployment, *rest)
+
+    monkeypatch.setattr("daemon.evals.deployments.judge", poisoned)
+    for name in ("poison", "web"):
+        await cluster.register(job(name, group("web", update=ROLLING)))
+    await cluster.work()
+    async with watched(cluster):
+        with trio.fail_after(HAPPENS_WITHIN):
+            while True:
+                with cluster.store.watch("deployments/") as change:
+                    failed = cluster.deployment("poison")
+                    if not failed.active:
+                        break
+                    cluster.wait(1)
+                    with trio.move_on_after(0.1):
+                        await change.wait()
+            assert failed.status == DeploymentStatus.FAILED
+            assert failed.status_description == (
+                "the deployment cannot be watched: KeyError: 'poison'"
+            )
+            await cluster.run_all("web", healthy=True)
+            while True:
+                with cluster.store.watch("deployments/") as change:
+                    if cluster.deployment("web").task_groups["web"].healthy_allocs:
+                        break
+                    await change.wait()

@@ -1,8 +1,9 @@
 """The worker: what it takes next, and what it does when it goes wrong."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import trio.testing
 
 from daemon.evals import decision, worker
 from daemon.evals.gc import Retention
+from daemon.fences import ATTEMPTS
 from storage.origin import serving
 from storage.queries import evaluations, jobs
 from storage.records.allocation import ClientStatus
@@ -28,7 +30,9 @@ from tests.unit.scheduler.world import node, resources
 
 @asynccontextmanager
 async def at_work(cluster: Cluster) -> AsyncIterator[None]:
-    async with worker.open_evals(cluster.store, cluster.clock, cluster.ids, Retention()):
+    async with worker.open_evals(
+        cluster.store, cluster.clock, cluster.ids, Retention(), cluster.fences
+    ):
         yield
 
 
@@ -165,11 +169,87 @@ async def test_a_defect_fails_the_evaluation_and_not_the_daemon(
 
     monkeypatch.setattr(decision, "schedule", broken)
     made = await cluster.register(job("web"))
-    await cluster.work()
+    await all_attempts(cluster)
     failed = cluster.evaluation(made.id)
     assert failed.status == EvalStatus.FAILED
     assert failed.status_description == "the scheduler failed: ZeroDivisionError: by nothing"
     assert made.id in caplog.text
+
+
+async def all_attempts(cluster: Cluster) -> None:
+    """Process what there is, with the pauses after errors."""
+    for _ in range(ATTEMPTS):
+        await cluster.work()
+        cluster.wait(60)
+
+
+def broken_for(poisoned: str, real: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return a function that raises for the evaluation of one job."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if args[place].job_id == poisoned:
+            raise KeyError("poison")
+        return real(*args, **kwargs)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "place"),
+    [(worker, "load", 1), (worker, "decide", 2), (worker.applier, "apply", 1)],
+)
+async def test_an_error_at_any_step_of_an_evaluation_costs_that_evaluation_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, place: int
+) -> None:
+    monkeypatch.setattr(module, name, broken_for("poison", getattr(module, name), place))
+    made = await cluster.register(job("poison", priority=90))
+    await cluster.register(job("web"))
+    await cluster.work()
+    assert len(cluster.wanted("web")) == 1
+    assert cluster.evaluation(made.id).status == EvalStatus.PENDING
+    (fault,) = cluster.fences.faults()
+    assert (fault.key, fault.failures, fault.reason) == (made.id, 1, "KeyError: 'poison'")
+    await all_attempts(cluster)
+    failed = cluster.evaluation(made.id)
+    assert failed.status == EvalStatus.FAILED
+    assert failed.status_description == "the scheduler failed: KeyError: 'poison'"
+    assert cluster.fences.faults() == []
+
+
+async def test_an_evaluation_that_failed_once_is_decided_at_the_next_attempt(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await cluster.register(job("web"))
+    with monkeypatch.context() as patched:
+        patched.setattr(worker, "load", broken_for("web", worker.load, 1))
+        await cluster.work()
+    assert cluster.next() is None  # it pauses
+    cluster.wait(1)
+    assert await cluster.work() == [made.id]
+    assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
+    assert cluster.fences.faults() == []
+
+
+async def test_a_paused_evaluation_is_taken_again_by_the_worker(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """The worker wakes for it by itself."""
+    made = await cluster.register(job("web"))
+    calls, real = count(), worker.load
+
+    def once_broken(*args: Any) -> Any:
+        if next(calls) == 0:
+            raise KeyError("poison")
+        cluster.wait(60)
+        return real(*args)
+
+    monkeypatch.setattr(worker, "load", once_broken)
+    async with at_work(cluster):
+        with trio.fail_after(10):
+            while cluster.evaluation(made.id).status == EvalStatus.PENDING:
+                await trio.sleep(0.5)
+                cluster.wait(1)
+    assert cluster.evaluation(made.id).status == EvalStatus.COMPLETE
 
 
 async def test_the_worker_is_woken_by_what_is_registered(cluster: Cluster) -> None:
@@ -201,7 +281,7 @@ async def test_a_plan_that_came_too_late_is_made_again(
     await cluster.store.write(another)
     with monkeypatch.context() as patched:
         patched.setattr(worker, "load", lambda *_: seen)
-        await worker.process(cluster.store, [made], cluster.clock, cluster.ids)
+        await worker.process(cluster.store, [made], cluster.clock, cluster.ids, cluster.fences)
     assert cluster.evaluation(made.id).status == EvalStatus.PENDING
     await cluster.work()
     assert len(cluster.wanted()) == 2
@@ -217,7 +297,7 @@ async def test_of_each_job_one_evaluation_is_looked_at_at_a_time(cluster: Cluste
 
 async def test_plans_that_are_made_together_share_the_room(narrow: Cluster) -> None:
     made = [await narrow.register(large(name, 60)) for name in ("a", "b")]
-    await worker.process(narrow.store, made, narrow.clock, narrow.ids)
+    await worker.process(narrow.store, made, narrow.clock, narrow.ids, narrow.fences)
     assert (len(narrow.wanted("a")), len(narrow.wanted("b"))) == (1, 0)
     (blocked,) = narrow.evaluations(EvalStatus.BLOCKED, "b")
     assert blocked.previous_eval == made[1].id
@@ -229,7 +309,7 @@ async def test_plans_that_are_made_together_take_different_ports(cluster: Cluste
         await cluster.register(job(name, group("web", networks=[network])))
         for name in ("a", "b", "c")
     ]
-    await worker.process(cluster.store, made, cluster.clock, cluster.ids)
+    await worker.process(cluster.store, made, cluster.clock, cluster.ids, cluster.fences)
     held = [one.placement.resources.ports for name in "abc" for one in cluster.wanted(name)]
     assert len(held) == len(set.union(*held)) == 3
 
@@ -253,7 +333,7 @@ async def test_a_plan_that_came_too_late_keeps_no_other_from_being_stored(
     await store.write(lambda tx: jobs.append_version(tx, job("late", group("web", count=2))))
     with monkeypatch.context() as patched:
         patched.setattr(worker, "_decide_all", lambda *_, **__: decisions)
-        await worker.process(store, made, cluster.clock, cluster.ids)
+        await worker.process(store, made, cluster.clock, cluster.ids, cluster.fences)
     assert cluster.evaluation(made[0].id).status == EvalStatus.PENDING
     assert cluster.evaluation(made[1].id).status == EvalStatus.COMPLETE
 

@@ -214,7 +214,9 @@ async def test_who_waits_begins_by_itself_when_there_is_room(parent: Parent, cha
                     await watch.wait()
 
     with trio.fail_after(HAPPENS_WITHIN):
-        async with open_children(parent.store, parent.cluster.clock, parent.ids):
+        async with open_children(
+            parent.store, parent.cluster.clock, parent.ids, parent.cluster.fences
+        ):
             await trio.testing.wait_all_tasks_blocked()
             assert parent.held() == ["1"]
             if change == "more":

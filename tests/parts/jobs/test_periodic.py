@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.fences import ATTEMPTS, Fences
 from daemon.jobs.periodic import (
     Slots,
     decide,
@@ -37,6 +38,7 @@ from storage.records.periodic import Slot
 from storage.store import Store
 from storage.writer import Transaction
 from tests.parts.evals.cluster import Ticking, ids
+from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW, job
 
 NEXT_AFTER = cron.next_after
@@ -512,7 +514,7 @@ def test_slots_follow_the_clock_of_their_zone(zone: str, after: str, wanted: str
 
 @asynccontextmanager
 async def following(store: Store, clock: Ticking) -> AsyncIterator[None]:
-    async with open_periodic(store, clock, ids()):
+    async with open_periodic(store, clock, ids(), Fences(clock)):
         yield
 
 
@@ -595,6 +597,52 @@ def test_slots_come_in_order_and_once_whatever_expressions_they_fulfill(zone: st
         found = [NEXT_AFTER(spec, after, cron.zone(zone)) for spec in specs]
         assert slot == min(one for one in found if one is not None)
         after = slot
+
+
+async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_changes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = Ticking(), decide
+    fences = Fences(clock)
+    send, attempts = trio.open_memory_channel[None](ATTEMPTS)
+
+    def poisoned(tx: Transaction, namespace: str, job_id: str, *rest: Any, **more: Any) -> None:
+        found = jobs.current(tx, namespace, job_id)
+        if job_id == "poison" and found is not None and found.priority != 80:
+            send.send_nowait(None)
+            raise KeyError("poison")
+        real(tx, namespace, job_id, *rest, **more)
+
+    async def put(job_id: str, **fields: Any) -> None:
+        def work(tx: Transaction) -> None:
+            made = jobs.append_version(tx, job(job_id, type="batch", periodic=HOURLY, **fields))
+            job_status.settle(tx, made.namespace, made.id)
+
+        await store.write(work)
+
+    def launched(parent: str) -> int:
+        wish = Wish(namespace="default", prefix=f"{parent}/")
+        return store.read(lambda db: sum(1 for _ in job_listings.stubs(db, wish)))
+
+    monkeypatch.setattr("daemon.jobs.periodic.decide", poisoned)
+    await put("poison", submit_time=NOW)
+    await put("web", submit_time=NOW)
+    clock.time = FIRST
+    async with open_periodic(store, clock, ids(), fences):
+        with trio.fail_after(HAPPENS_WITHIN):
+            for _ in range(ATTEMPTS):
+                await attempts.receive()
+                await store.write(lambda tx: None)  # it returns after the attempt has failed
+                clock.time += MINUTE
+                await store.write(lambda tx: tx.publish(periodic.TOPIC))
+            (fault,) = fences.faults()
+            assert fault.is_closed
+            assert fault.key.startswith("default/poison ")
+            assert (launched("web"), launched("poison")) == (1, 0)
+            with store.watch("jobs/") as change:
+                await put("poison", priority=80, submit_time=NOW)
+                while not launched("poison"):
+                    await change.wait()
 
 
 async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> None:

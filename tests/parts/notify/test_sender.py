@@ -16,11 +16,13 @@ import trio.testing
 
 from daemon import reach
 from daemon.evals import gc
-from daemon.notify import sender
+from daemon.fences import Fences
+from daemon.notify import message, sender
 from daemon.notify.sender import open_notify
 from daemon.variables import change
 from daemon.variables.change import Name
 from storage.queries import notifications
+from storage.queries.variables import Held
 from storage.records.base import HOUR, MINUTE
 from storage.records.notification import Notification, NotifyEvent, Wishes
 from storage.store import Store
@@ -48,14 +50,20 @@ async def at_work(
 ) -> AsyncIterator[None]:
     permit = partial(reach.check, own_ports={4646})
     async with open_notify(
-        store, clock, SEAL, commands=commands or {}, permit=permit, chance=lambda: 0.5
+        store,
+        clock,
+        SEAL,
+        Fences(clock),
+        commands=commands or {},
+        permit=permit,
+        chance=lambda: 0.5,
     ):
         yield
 
 
 async def keep(store: Store, secret: str = SECRET, path: str = "steward/notify") -> None:
     name = Name("default", path)
-    await change.put(store, SEAL, name, {"secret": secret}, expected=None, lock_id="", now=NOW)
+    await change.put(store, SEAL, name, {"secret": secret}, expected=None, lock=Held(), now=NOW)
 
 
 async def cause(
@@ -102,6 +110,26 @@ def is_signed(one: Received) -> bool:
     text = f"{one.headers['webhook-id']}.{one.headers['webhook-timestamp']}.".encode() + one.body
     sum_ = base64.b64encode(hmac.new(KEY, text, hashlib.sha256).digest()).decode()
     return one.headers["webhook-signature"] == f"v1,{sum_}"
+
+
+async def test_a_message_that_cannot_be_made_is_an_attempt_and_ends_nothing(
+    store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, real = Ticking(), message.body
+
+    def poisoned(told: str, one: Notification) -> bytes:
+        if one.job_id == "poison":
+            raise KeyError("poison")
+        return real(told, one)
+
+    monkeypatch.setattr(message, "body", poisoned)
+    await keep(store)
+    async with at_work(store, clock):
+        await cause(store, receiver.url, job_id="poison")
+        failed = await until(store, attempts=1, job_id="poison")
+        assert (failed.status, failed.error) == ("pending", "KeyError: 'poison'")
+        await cause(store, receiver.url)
+        assert (await until(store, attempts=1)).status == "sent"
 
 
 async def test_what_is_refused_is_sent_again_under_the_same_id(

@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.fences import Fences
 from daemon.variables import change, locks
 from daemon.variables.locks import open_locks
 from storage.queries import variables
@@ -30,7 +31,7 @@ class Clock:
 async def clock(store: Store) -> AsyncIterator[Clock]:
     """A clock by which locks end."""
     clock = Clock()
-    async with open_locks(store, clock):
+    async with open_locks(store, clock, Fences(clock)):
         yield clock
 
 
