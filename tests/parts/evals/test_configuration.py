@@ -36,14 +36,16 @@ async def test_who_may_displace_others_is_kept(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
+    ("field", "value", "named"),
     [
-        ("scheduler_algorithm", "best"),
-        ("pause_eval_broker", True),
-        ("memory_oversubscription_enabled", True),
+        ("scheduler_algorithm", "best", "invalid scheduler algorithm: best"),  # as the peer
+        ("pause_eval_broker", True, "Pause"),
+        ("memory_oversubscription_enabled", True, "Memory"),
     ],
 )
-async def test_what_could_not_be_kept_is_refused(store: Store, field: str, value: object) -> None:
+async def test_what_could_not_be_kept_is_refused(
+    store: Store, field: str, value: object, named: str
+) -> None:
     wanted = msgspec.structs.replace(SchedulerConfig(), **{field: value})
-    with pytest.raises(Malformed, match=field.partition("_")[0].capitalize()):
+    with pytest.raises(Malformed, match=named):
         await configure(store, wanted)
