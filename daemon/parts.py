@@ -117,6 +117,8 @@ class Wrappers(Protocol):
 class Rights(Protocol):
     """What can be asked about the rights that requests need."""
 
+    endpoint_paths: list[str]
+
     def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> Right:
         """Return the right that a request needs. Raises `NotFound`."""
         ...

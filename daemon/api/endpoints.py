@@ -124,6 +124,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("/v1/sys/leases/revoke-force/{prefix}", write=leases.revoke_prefix, sudo=True),
     Endpoint("/v1/sys/leases/count", read=leases.count),
     Endpoint("/v1/sys/leases/tidy", write=leases.tidy),
+    Endpoint("/v1/sys/internal/specs/openapi", read=system.openapi),
     Endpoint("/v1/sys/key-status", read=system.key_status),
     Endpoint("/v1/sys/version-history", list=system.version_history),
     Endpoint("/v1/sys/audit", read=system.audit_devices, sudo=True),

@@ -107,6 +107,14 @@ async def audit_devices(call: Call) -> Answer:  # a handler
     return Answer(data={})
 
 
+async def openapi(call: Call) -> Reply:  # a handler
+    """Describe the paths of this side; `/v1/openapi.json` says more."""
+    known = call.parts.rights.endpoint_paths
+    paths: dict[str, object] = {path.removeprefix("/v1"): {} for path in known}
+    info = {"title": "Steward", "version": VERSION}
+    return plain({"openapi": "3.0.2", "info": info, "paths": paths, "components": {}})
+
+
 async def catalog(call: Call) -> Answer:  # a handler
     """List everything that can be mounted."""
     detailed = [_entry(kind) for kind in METHODS]

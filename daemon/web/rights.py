@@ -28,6 +28,8 @@ class Rights:
 
     def __init__(self, routes: Iterable[Route], endpoints: Iterable[Endpoint]) -> None:
         self._router = Router(routes)
+        endpoints = tuple(endpoints)
+        self.endpoint_paths = [one.path for one in endpoints]
         self._endpoints = Endpoints(endpoints)
 
     def of(self, method: str, target: str, is_mount: Callable[[str], bool]) -> Right:
