@@ -8,7 +8,7 @@ from storage.records.allocation import Allocation, DesiredStatus
 from storage.records.deployment import Deployment, DeploymentGroup, DeploymentStatus
 from storage.records.group import ReschedulePolicy
 from storage.records.job import Job
-from storage.records.times import nanoseconds, rfc3339
+from storage.records.times import ZERO_TIME, nanoseconds, rfc3339
 
 UNHEALTHY = "Failed due to unhealthy allocations"
 TOO_SLOW = "Failed due to progress deadline"
@@ -77,7 +77,7 @@ def _counted(state: DeploymentGroup, placed: list[Allocation]) -> DeploymentGrou
     ]
     deadline = state.require_progress_by
     if state.progress_deadline and healthy:
-        latest = max(nanoseconds(one.timestamp) for one in healthy)
+        latest = max(nanoseconds(one.timestamp or ZERO_TIME) for one in healthy)
         deadline = rfc3339(max(latest + state.progress_deadline, state.progress_due or 0))
     return msgspec.structs.replace(
         state,

@@ -9,6 +9,7 @@ from daemon.web.listeners import Peer
 from daemon.web.secrets_side import SecretsSide
 
 _FORWARDED = "x-forwarded-for"  # each proxy adds an address; only the last ones can be trusted
+_AUTHORIZATION, _BEARER = "authorization", "Bearer "
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,10 @@ def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         if name == _FORWARDED and name in found:
             found[name] += f", {value}"
+        if name == _AUTHORIZATION and value.startswith(_BEARER):
+            if not found.get(name, "").startswith(_BEARER):
+                found[name] = value  # Vault looks for a bearer among all of them
+            continue
         found.setdefault(name, value)
     return found
 

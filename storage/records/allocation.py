@@ -285,7 +285,7 @@ class DeploymentHealth(Record, frozen=True, kw_only=True):
     """Whether an allocation came up well; `healthy` is None until that is known."""
 
     healthy: bool | None = None
-    timestamp: str = "0001-01-01T00:00:00Z"
+    timestamp: str | None = "0001-01-01T00:00:00Z"  # the peer's lists have null at times
     canary: bool = False
     modify_index: int = 0
 

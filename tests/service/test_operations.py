@@ -131,7 +131,7 @@ PLAINLY = [
     ("GET", "/v1/volume/csi/data", 404, "volume not found"),
     ("GET", "/v1/quotas", 501, "Enterprise only endpoint"),
     ("PUT", "/v1/sentinel/policy/x", 501, "Enterprise only endpoint"),
-    ("POST", "/v1/node/pool/gpu", 500, "pools follow the nodes"),
+    ("POST", "/v1/node/pool/gpu", 400, "Request body is empty"),
     ("DELETE", "/v1/operator/raft/peer", 500, "there is one server"),
     ("PUT", "/v1/operator/snapshot", 500, "stop it"),
 ]

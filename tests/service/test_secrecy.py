@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.service.daemon import Steward, open_steward
+from tests.service.daemon import Steward, as_development, open_steward
 
 VALUE = "a-value-that-nobody-may-see"
 ENVIRONMENT = {
@@ -52,7 +52,7 @@ async def used_in_all_ways(steward: Steward) -> list[str]:
 
 
 async def test_what_is_secret_is_written_nowhere(tmp_path: Path) -> None:
-    async with open_steward(tmp_path) as steward:
+    async with open_steward(tmp_path, *as_development(tmp_path)) as steward:
         used = await used_in_all_ways(steward)
         await steward.register(ENVIRONMENT)
         (allocation,) = await steward.allocations("env", "complete")
