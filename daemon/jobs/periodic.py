@@ -49,6 +49,7 @@ _PAUSED = "the job is paused"
 _BUSY = "a child is still at work and overlap is prohibited"
 _TAKEN = "a child was launched by hand in the same second"
 _FENCED = "periodic job"
+_AT_INDEX = " at index "
 
 _ON_PURPOSE = (_PAUSED, _TAKEN)  # nobody misses these
 
@@ -400,6 +401,8 @@ async def _follow(store: Store, clock: Clock, ids: Iterator[str], fences: Fences
     while True:
         with store.watch(periodic.TOPIC) as change:
             now = clock.now()
+            for unit in store.read(partial(_changed, units=fences.held(_FENCED))):
+                fences.forget(_FENCED, unit)
             held = fences.held(_FENCED)
             due = store.read(partial(_due, now=now, held=held))
             if not due:
@@ -420,11 +423,21 @@ def _due(db: Snapshot, *, now: int, held: frozenset[str]) -> dict[str, periodic.
     """Return the jobs whose slot has come, by the name of the unit: a changed job is another unit."""
     found = {}
     for one in periodic.due(db, now, _AT_ONCE + len(held)):
-        index = jobs.definition_index(db, one.namespace, one.job_id)
-        unit = f"{one.namespace}/{one.job_id} at index {index}"
+        unit = _unit(db, one.namespace, one.job_id)
         if unit not in held:
             found[unit] = one
     return found
+
+
+def _unit(db: Snapshot, namespace: str, job_id: str) -> str:
+    index = jobs.definition_index(db, namespace, job_id)
+    return f"{namespace}/{job_id}{_AT_INDEX}{index}"
+
+
+def _changed(db: Snapshot, *, units: frozenset[str]) -> list[str]:
+    """Return the units whose job has changed or was removed."""
+    places = {unit: unit.rpartition(_AT_INDEX)[0].partition("/") for unit in units}
+    return [unit for unit, (ns, _, job_id) in places.items() if _unit(db, ns, job_id) != unit]
 
 
 async def _fenced(fences: Fences, unit: str, work: Callable[[], Awaitable[None]]) -> None:

@@ -643,6 +643,7 @@ async def test_a_job_whose_slot_cannot_be_decided_holds_up_no_other_until_it_cha
                 await put("poison", priority=80, submit_time=NOW)
                 while not launched("poison"):
                     await change.wait()
+            assert fences.faults() == []  # the changed job is not broken any more
 
 
 async def test_what_was_due_while_nobody_followed_is_caught_up(store: Store) -> None:
