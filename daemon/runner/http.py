@@ -14,6 +14,8 @@ import h11
 import msgspec
 import trio
 
+from daemon.runner.tls_contexts import client_context
+
 _CHUNK = 64 * 1024
 _PORTS = {"http": 80, "https": 443}
 
@@ -105,17 +107,13 @@ async def connect(
 
     What `permit` raises goes through.
     """
+    context = await client_context(verify=verify, protocol=protocol) if tls else None
     try:
         stream = await _reach(host, port, permit)
     except (OSError, UnicodeError) as error:
         raise HTTPFailed(reason(error)) from error
-    if not tls:
+    if context is None:
         return stream
-    context = ssl.create_default_context()
-    context.set_alpn_protocols([protocol])
-    if not verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     name = known_as or host
     try:
         return trio.SSLStream(stream, context, server_hostname=name, https_compatible=True)
