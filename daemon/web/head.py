@@ -9,7 +9,9 @@ from daemon.web.listeners import Peer
 from daemon.web.secrets_side import SecretsSide
 
 _FORWARDED = "x-forwarded-for"  # each proxy adds an address; only the last ones can be trusted
-_AUTHORIZATION, _BEARER = "authorization", "Bearer "
+_AUTHORIZATION, _BEARER = "authorization", "Bearer"
+# What stands between the values of a header of which more than the first count; no value has it.
+_BETWEEN = {_FORWARDED: ", ", _AUTHORIZATION: "\n"}
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +19,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
     `target` is the path as it was written, `query` what stands behind its question mark; the names
     of `headers` are in lower case, and of one that is repeated the first counts, as with the peers.
-    Addresses of proxies are all kept, in their order. `client` is who has
+    Addresses of proxies and `authorization` are all kept, in their order. `client` is who has
     connected, empty when through a socket of the machine.
     """
 
@@ -35,12 +37,8 @@ def headers(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-        if name == _FORWARDED and name in found:
-            found[name] += f", {value}"
-        if name == _AUTHORIZATION and value.startswith(_BEARER):
-            if not found.get(name, "").startswith(_BEARER):
-                found[name] = value  # Vault looks for a bearer among all of them
-            continue
+        if name in found and name in _BETWEEN:
+            found[name] += _BETWEEN[name] + value
         found.setdefault(name, value)
     return found
 
@@ -77,6 +75,13 @@ def token(headers: Mapping[str, str], path: str) -> str:
     for name in ("x-service-token", "x-nomad-token", "x-vault-token"):
         if secret := headers.get(name, "").strip():
             return secret
-    scheme, _, secret = headers.get("authorization", "").partition(" ")
-    is_bearer = scheme == "Bearer" if SecretsSide.serves(path) else scheme.lower() == "bearer"
-    return secret.strip() if is_bearer else ""
+    given = headers.get(_AUTHORIZATION, "").split(_BETWEEN[_AUTHORIZATION])
+    if SecretsSide.serves(path):  # Vault looks for a bearer among all of them, Nomad at the first
+        return next((secret for scheme, secret in map(_credential, given) if scheme == _BEARER), "")
+    scheme, secret = _credential(given[0])
+    return secret if scheme.lower() == _BEARER.lower() else ""
+
+
+def _credential(value: str) -> tuple[str, str]:
+    scheme, _, secret = value.partition(" ")
+    return scheme, secret.strip()
