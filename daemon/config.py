@@ -195,6 +195,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         return self.dev if self.raw_exec is None else self.raw_exec
 
     @property
+    def permits_root(self) -> bool:
+        """Return whether tasks may run as root: in development, or where the settings say so."""
+        return self.dev if self.raw_exec_root is None else self.raw_exec_root
+
+    @property
+    def permitted_users(self) -> tuple[str, ...]:
+        """Return the users of the machine that tasks may choose: `*` is everybody but root."""
+        return tuple(self.task_users) or (("*",) if self.dev else ("nobody",))
+
+    @property
     def is_encrypted(self) -> bool:
         """Tell whether connections to the port are encrypted."""
         return self.tls_cert != Path()

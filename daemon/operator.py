@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from daemon.cli.audit import audit
+from daemon.cli.confinement import confinement
 from daemon.cli.debug import debug
 from daemon.cli.raw import api, metrics
 from daemon.loading import load
@@ -36,6 +37,7 @@ def operator() -> None:
 
 operator.add_command(audit)
 operator.add_command(api)
+operator.add_command(confinement)
 operator.add_command(debug)
 operator.add_command(metrics)
 

@@ -85,6 +85,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "daemon.api": (
         *STORAGE,
         *COMMON,
+        "daemon.confinement",
         "daemon.acl",
         "daemon.web",
         "daemon.jobs",
@@ -170,6 +171,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.loading",
         "daemon.rekey",
         "daemon.cli.audit",
+        "daemon.cli.confinement",
         "daemon.cli.debug",
         "daemon.cli.raw",
     ),

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from daemon.api import dispatch, history, jobs, parse, plan, progress, scaling, sessions
 from daemon.api.cluster import (
     allocations,
+    confinement,
     deployments,
     evaluations,
     namespaces,
@@ -35,6 +36,7 @@ from storage.records.job import ChildSummary, Job, JobCounts, JobListing, Submis
 from storage.records.namespace import Namespace
 from storage.records.node import Node
 from storage.records.notification import Notification
+from storage.records.operation import ConfinementShown
 from storage.records.periodic import Clock, Launch, Slot
 from storage.records.pool_check import PoolCheck
 from storage.records.scaling import ScaleStatus, ScalingPolicy, ScalingPolicyStub
@@ -240,6 +242,7 @@ CONTRACTS: Mapping[Callable[..., object], Contract] = {
     deployments.allocation_health: Contract(
         takes=deployments.DeploymentAllocHealthRequest, gives=_STEERED
     ),
+    confinement.show: Contract(gives=ConfinementShown),
     nodes.index: Contract(gives=list[nodes.NodeStub], query={**_LISTING, "resources": FLAG}),
     nodes.read: Contract(gives=Node),
     namespaces.index: Contract(gives=list[Namespace], query={"prefix": TEXT, "filter": TEXT}),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         allocations,
         audit,
         client,
+        confinement,
         deployments,
         evaluations,
         events,
@@ -80,6 +81,7 @@ else:  # each is imported when it is first asked for something
     allocations = LateModule("daemon.api.cluster.allocations")
     audit = LateModule("daemon.api.cluster.audit")
     client = LateModule("daemon.api.cluster.client")
+    confinement = LateModule("daemon.api.cluster.confinement")
     deployments = LateModule("daemon.api.cluster.deployments")
     evaluations = LateModule("daemon.api.cluster.evaluations")
     events = LateModule("daemon.api.cluster.events")
@@ -358,6 +360,7 @@ ROUTES: tuple[Route, ...] = (
     Read("/v1/operator/keyring/keys", keyring.index, OPERATOR_READ, ("signing-keys",)),
     Write("POST", "/v1/operator/keyring/rotate", keyring.rotate, OPERATOR_WRITE),
     Read("/v1/operator/faults", operator.faults, OPERATOR_READ),
+    Stream("/v1/operator/confinement", confinement.show, OPERATOR_READ),
     Read("/v1/operator/scheduler/configuration", operator.scheduler, OPERATOR_READ),
     Write("POST", "/v1/operator/scheduler/configuration", operator.set_scheduler, OPERATOR_WRITE),
     Read("/v1/operator/raft/configuration", operator.raft_configuration, OPERATOR_READ),

@@ -15,6 +15,7 @@ from functools import cache
 from daemon.confinement import bpf
 
 _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT = 38, 24, 47  # linux/prctl.h
+_PR_GET_DUMPABLE = 3
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
 _CAPABILITY_VERSION = 0x20080522  # linux/capability.h: two words for each set
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_TSYNC = 1, 1  # linux/seccomp.h
@@ -87,6 +88,11 @@ def restrict_files(writable: Iterable[str], readable: Iterable[str]) -> bool:
 def are_files_restricted() -> bool:
     """Return whether this process has given up files. The kernel tells nobody."""
     return bool(_restricted)
+
+
+def is_dumpable() -> bool:
+    """Return whether other processes of its user can read the memory of this one."""
+    return _check(_libc().prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)) == 1
 
 
 _restricted: list[int] = []  # the kernel's state, which is the process's as well

@@ -1,9 +1,17 @@
-"""What holds for a process, read from the kernel's own account of it (`/proc/PID/status`)."""
+"""Which limits hold for a process, read from the kernel's own account of it (`/proc/PID`).
 
-from collections.abc import Mapping
+Settings say what a process should be kept from. This module says what the kernel keeps it from.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
+from daemon.confinement import kernel
+
 _MODES = {"0": "no filter", "1": "strict", "2": "filter"}
+_LAUNCHER = "steward-launch"  # the name that `daemon/launcher/begin.py` gives itself
 # linux/capability.h, by number
 _CAPABILITIES = (
     *("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "kill", "setgid", "setuid"),
@@ -13,6 +21,17 @@ _CAPABILITIES = (
     *("lease", "audit_write", "audit_control", "setfcap", "mac_override", "mac_admin", "syslog"),
     *("wake_alarm", "block_suspend", "audit_read", "perfmon", "bpf", "checkpoint_restore"),
 )
+_NAMESPACES = ("mnt", "pid", "ipc", "uts", "cgroup", "net")
+_CLOSED = "unknown: the daemon's user cannot read it"
+_SHOWN = 3  # names in a reason before "and N more"
+
+
+class Finding(NamedTuple):
+    """A rule, and whether it holds; the reason says by what, or why not."""
+
+    rule: str
+    holds: bool
+    reason: str
 
 
 class Confinement(NamedTuple):
@@ -29,7 +48,7 @@ class Confinement(NamedTuple):
 
 def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
     """Return what holds, from the text of `/proc/PID/status` and what that does not tell."""
-    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    fields = _fields(status)
     return Confinement(
         user=int(fields["Uid"].split()[1]),
         capabilities=tuple(_capabilities(fields)),
@@ -41,6 +60,151 @@ def of(status: str, *, files_restricted: bool, dumpable: bool) -> Confinement:
     )
 
 
+def of_daemon() -> list[Finding]:
+    """Return what holds for this process. Raises `OSError`."""
+    return [
+        *_of_any(
+            of(
+                _read("/proc/self/status"),
+                files_restricted=kernel.are_files_restricted(),
+                dumpable=(dumpable := kernel.is_dumpable()),
+            )
+        ),
+        _landlock(is_restricted=kernel.are_files_restricted()),
+        _memory(is_dumpable=dumpable),
+    ]
+
+
+def of_launcher(pid: int) -> list[Finding]:
+    """Return what holds for the launcher. Raises `OSError`."""
+    status = _read(f"/proc/{pid}/status")
+    fields = _fields(status)
+    found = of(status, files_restricted=False, dumpable=False)
+    findings = _of_any(found)
+    threads = int(fields["Threads"])
+    findings.append(Finding("threads", threads == 1, _count(threads, "thread")))
+    is_own = os.getsid(pid) == pid
+    findings.append(
+        Finding("session", is_own, "a session of its own" if is_own else "the daemon's session")
+    )
+    if found.user:
+        # The kernel gives the files of a process that cannot be dumped to root.
+        findings.append(_memory(is_dumpable=os.stat(f"/proc/{pid}").st_uid == found.user))
+    return findings
+
+
+def of_task(pid: int) -> list[Finding]:
+    """Return what holds for a process of a task. Raises `OSError` when it has ended."""
+    found = of(_read(f"/proc/{pid}/status"), files_restricted=False, dumpable=True)
+    return [*_of_any(found), _namespaces(pid), _set_id(pid)]
+
+
+def _namespaces(pid: int) -> Finding:
+    try:
+        shared = [name for name in _NAMESPACES if _namespace(pid, name) == _namespace("self", name)]
+    except PermissionError:
+        return Finding("namespaces", False, _CLOSED)
+    own = [name for name in _NAMESPACES if name not in shared]
+    reason = f"shares {_some(shared)} with the daemon" if shared else f"its own {_some(own)}"
+    return Finding("namespaces", not shared, reason)
+
+
+def _set_id(pid: int) -> Finding:
+    try:
+        loose = loose_mounts(_read(f"/proc/{pid}/mountinfo"))
+    except PermissionError:
+        return Finding("nosuid", False, _CLOSED)
+    reason = (
+        f"set-user-ID files work below {_some(loose)}" if loose else "nosuid where it can write"
+    )
+    return Finding("nosuid", not loose, reason)
+
+
+def launcher() -> int | None:
+    """Return the process that is this daemon's launcher."""
+    for pid in sorted(_children()):
+        with suppress(OSError):
+            # Another program may call itself so, but the launcher is the first child.
+            if _read(f"/proc/{pid}/comm").strip() == _LAUNCHER:
+                return pid
+    return None
+
+
+def main_process(pids: Iterable[int], *, is_walled: bool) -> int | None:
+    """Return the oldest of a task's processes; behind walls, the oldest of those inside."""
+    outside = _levels("self")
+    for pid in sorted(pids):
+        with suppress(OSError):
+            levels = _levels(pid)
+            # The first process inside is the sandbox's own.
+            if not is_walled or (len(levels) > len(outside) and levels[-1] != "1"):
+                return pid
+    return None
+
+
+def of_place(path: str, mountinfo: str) -> Finding:
+    """Return whether set-user-ID files and devices have no effect below a directory."""
+    options: list[str] = []
+    longest = -1
+    for place, words in _mounts(mountinfo):
+        is_above = place == "/" or f"{path}/".startswith(f"{place}/")
+        if is_above and len(place) >= longest:
+            options, longest = words, len(place)
+    missing = [one for one in ("nosuid", "nodev") if one not in options]
+    reason = f"{path} is mounted without {' and '.join(missing)}"
+    return Finding("nosuid", not missing, reason if missing else f"{path} is mounted so")
+
+
+def mounts() -> str:
+    """Return the kernel's table of what is mounted for this process. Raises `OSError`."""
+    return _read("/proc/self/mountinfo")
+
+
+def loose_mounts(mountinfo: str) -> list[str]:
+    """Return the places that are mounted writable and without `nosuid`."""
+    return [place for place, words in _mounts(mountinfo) if "rw" in words and "nosuid" not in words]
+
+
+def _of_any(found: Confinement) -> list[Finding]:
+    """Return what can be asked of every process."""
+    held = found.capabilities
+    return [
+        Finding("user", found.user != 0, f"uid {found.user}" if found.user else "uid 0, root"),
+        Finding("capabilities", not held, _some([f"cap_{one}" for one in held]) or "none"),
+        Finding(
+            "no_new_privileges",
+            found.no_new_privileges,
+            "set-user-ID programs have no effect"
+            if found.no_new_privileges
+            else "a set-user-ID program raises its rights",
+        ),
+        Finding(
+            "system_calls",
+            found.filter == _MODES["2"],
+            _count(found.filters, "filter") if found.filters else found.filter,
+        ),
+    ]
+
+
+def _landlock(*, is_restricted: bool) -> Finding:
+    if is_restricted:
+        return Finding("files", True, "Landlock")
+    version = kernel.landlock_version()
+    known = f"Landlock {version} is not in use" if version else "this kernel has no Landlock"
+    return Finding("files", False, f"{known}: only owners and modes of files limit it")
+
+
+def _memory(*, is_dumpable: bool) -> Finding:
+    reason = (
+        "processes of its user can read it" if is_dumpable else "closed to its user's processes"
+    )
+    return Finding("memory", not is_dumpable, reason)
+
+
+def _fields(status: str) -> dict[str, str]:
+    return dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+
+
 def _capabilities(fields: Mapping[str, str]) -> list[str]:
     """Return the names of all that are in any set."""
     held = 0
@@ -49,3 +213,43 @@ def _capabilities(fields: Mapping[str, str]) -> list[str]:
     names = dict(enumerate(_CAPABILITIES))
     numbers = [number for number in range(held.bit_length()) if held >> number & 1]
     return [names.get(number, str(number)) for number in numbers]
+
+
+def _mounts(mountinfo: str) -> Iterable[tuple[str, list[str]]]:
+    """Yield where something is mounted, with its options, in the order of mounting."""
+    for line in mountinfo.splitlines():
+        words = line.split()
+        place = words[4].encode("latin-1", "replace").decode("unicode_escape")
+        yield place, words[5].split(",")
+
+
+def _children() -> Iterable[int]:
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError):
+            yield from map(int, _read(f"/proc/self/task/{thread}/children").split())
+
+
+def _levels(pid: int | str) -> list[str]:
+    """Return the numbers of a process in each namespace that it is in, the outermost first."""
+    return _fields(_read(f"/proc/{pid}/status")).get("NSpid", "").split()
+
+
+def _namespace(pid: int | str, name: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/{name}")
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    # One more name is shorter than "and 1 more".
+    if more <= 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN])} and {more} more"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

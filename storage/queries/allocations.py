@@ -106,6 +106,12 @@ _TO_RUN = """
      WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
   ORDER BY create_index, id
 """
+_NEWEST_RUNNING = """
+    SELECT * FROM allocations
+     WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
+  ORDER BY create_index DESC, id
+     LIMIT :most
+"""
 _CHANGED = """
     SELECT id FROM allocations
      WHERE node_id = :node_id AND alloc_modify_index > :after
@@ -185,6 +191,11 @@ def on_node(db: Snapshot, node_id: str) -> list[Allocation]:
 def to_run(db: Snapshot, node_id: str) -> list[Allocation]:
     """Return the allocations whose tasks have not ended on this node, oldest first."""
     return [_from(row) for row in db.all(_TO_RUN, {"node_id": node_id})]
+
+
+def newest_running(db: Snapshot, node_id: str, most: int) -> list[Allocation]:
+    """Return allocations whose tasks have not ended on this node, newest first."""
+    return [_from(row) for row in db.all(_NEWEST_RUNNING, {"node_id": node_id, "most": most})]
 
 
 def changed(db: Snapshot, node_id: str, after: int) -> list[str]:

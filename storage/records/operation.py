@@ -61,6 +61,31 @@ class SchedulerConfigUpdated(Record, frozen=True, kw_only=True):
     index: int
 
 
+class ConfinementRule(Record, frozen=True, kw_only=True):
+    """A limit of a process or of the node, and whether it holds; the reason says by what, or why not."""
+
+    rule: str
+    holds: bool
+    reason: str
+
+
+class ConfinedProcess(Record, frozen=True, kw_only=True):
+    """The limits of one process: of the daemon, of its launcher, or of a task of a driver."""
+
+    name: str
+    pid: int = msgspec.field(name="PID")
+    alloc_id: str = ""
+    task: str = ""
+    rules: list[ConfinementRule]
+
+
+class ConfinementShown(Record, frozen=True, kw_only=True):
+    """Which limits hold on this node, as the kernel says, and for tasks as the settings say."""
+
+    processes: list[ConfinedProcess]
+    node: list[ConfinementRule]
+
+
 class FaultShown(Record, frozen=True, kw_only=True):
     """A unit of the daemon's work that failed at its last attempt."""
 

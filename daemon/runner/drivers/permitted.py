@@ -65,9 +65,9 @@ EVERYBODY = TaskUsers()
 
 def of(config: Config) -> TaskUsers:
     """Return the rules of a configuration: closed ones outside of development."""
-    root = config.dev if config.raw_exec_root is None else config.raw_exec_root
+    root = config.permits_root
     return TaskUsers(
-        listed=tuple(config.task_users) or ((ANYBODY,) if config.dev else (NOBODY,)),
+        listed=config.permitted_users,
         usual=config.raw_exec_user or ("" if root else NOBODY),
         root=root,
         denied=tuple(config.user_denylist),

@@ -93,6 +93,7 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
     lambda db: list(allocations.page(db, Wish(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),
+    lambda db: allocations.newest_running(db, "n", 9),
     lambda db: holdings.held(db, "n"),
     lambda db: holdings.holders(db),
     lambda db: holdings.of_port(db, "n", 80),

@@ -1,0 +1,92 @@
+"""Which limits hold for the daemon, its launcher and its tasks, asked of the kernel."""
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import trio
+
+from daemon.config import Config
+from daemon.confinement import report
+from daemon.confinement.report import Finding
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import NotFound, Refused
+from storage.queries import allocations, jobs
+from storage.readers import Snapshot
+from storage.records.driver import is_listed
+from storage.records.operation import ConfinedProcess, ConfinementRule, ConfinementShown
+
+_DRIVERS = ("exec", "raw_exec")  # whose tasks are processes of this machine
+_MOST = 50  # allocations that are looked through for a task of each
+
+
+async def show(request: Request) -> Reply:
+    """Show which limits hold for the daemon, its launcher, and one task of each local driver."""
+    parts = request.parts
+    examples = await parts.store.read_long(lambda db: _examples(db, parts.tasks.node_id))
+    processes = [_process("daemon", os.getpid(), report.of_daemon())]
+    if (pid := report.launcher()) is not None:
+        processes.append(_process("launcher", pid, report.of_launcher(pid)))
+    for driver, alloc_id, task in examples:
+        if any(one.name == driver for one in processes):
+            continue
+        with suppress(NotFound, Refused, OSError):  # it ends meanwhile
+            usage = (await parts.tasks.usage(alloc_id)).tasks.get(task)
+            pids = [int(pid) for pid in usage.pids] if usage else []
+            found = await trio.to_thread.run_sync(_look, pids, driver)
+            if found:
+                pid, findings = found
+                processes.append(_process(driver, pid, findings, alloc_id, task))
+    node = [_rule(one) for one in _of_node(parts.config)]
+    return Reply(body=ConfinementShown(processes=processes, node=node))
+
+
+def _examples(db: Snapshot, node_id: str) -> list[tuple[str, str, str]]:
+    """Return driver, allocation and task of what runs here, newest first."""
+    found = []
+    for one in allocations.newest_running(db, node_id, _MOST):
+        job = jobs.version(db, one.namespace, one.job_id, one.job_version)
+        groups = job.task_groups or [] if job else []
+        tasks = [
+            task for group in groups if group.name == one.task_group for task in group.tasks or []
+        ]
+        found += [
+            (task.driver, one.id, task.name) for task in tasks if is_listed(task.driver, _DRIVERS)
+        ]
+    return found
+
+
+def _look(pids: list[int], driver: str) -> tuple[int, list[Finding]] | None:
+    pid = report.main_process(pids, is_walled=driver == "exec")
+    return None if pid is None else (pid, report.of_task(pid))
+
+
+def _of_node(config: Config) -> Iterator[Finding]:
+    """Yield what the settings say of all tasks, and what the kernel says of their directories."""
+    yield report.of_place(str(config.alloc_dir), report.mounts())
+    users = ", ".join(config.permitted_users)
+    yield Finding("task_users", "*" not in config.permitted_users, f"tasks may run as {users}")
+    if not config.runs_raw_exec:
+        yield Finding("raw_exec", True, "off")
+    elif os.geteuid() != 0:
+        yield Finding("raw_exec", False, "on: tasks run as the daemon's user, without walls")
+    else:
+        whom = "root as well" if config.permits_root else "permitted users"
+        yield Finding("raw_exec", False, f"on: tasks run without walls, as {whom}")
+    opens = config.opens_filters
+    reason = (
+        "tasks may open theirs with a right of its own" if opens else "no task can open its own"
+    )
+    yield Finding("exec_unfiltered", not opens, reason)
+
+
+def _process(
+    name: str, pid: int, findings: list[Finding], alloc_id: str = "", task: str = ""
+) -> ConfinedProcess:
+    rules = [_rule(one) for one in findings]
+    return ConfinedProcess(name=name, pid=pid, alloc_id=alloc_id, task=task, rules=rules)
+
+
+def _rule(found: Finding) -> ConfinementRule:
+    return ConfinementRule(rule=found.rule, holds=found.holds, reason=found.reason)

@@ -1,0 +1,44 @@
+"""`operator confinement`: which limits hold for the daemon, its launcher and its tasks."""
+
+from collections.abc import Sequence
+
+import click
+
+from daemon.cli.client import Client
+from daemon.cli.options import connected, shown
+from daemon.cli.output import Screen
+from storage.records.operation import ConfinedProcess, ConfinementRule, ConfinementShown
+
+
+@click.command()
+@shown
+@connected
+def confinement(client: Client, screen: Screen) -> None:
+    """Show which limits hold for the daemon, its launcher and its tasks, as the kernel says.
+
+    Example: steward operator confinement
+    """
+    answer = client.read("/v1/operator/confinement")
+    if screen.wants_document:
+        screen.document(answer.body)
+        return
+    found = answer.decode(ConfinementShown)
+    for process in found.processes:
+        screen.title(_title(screen, process))
+        _rules(screen, process.rules)
+    screen.title("All tasks of this node")
+    _rules(screen, found.node)
+
+
+def _title(screen: Screen, process: ConfinedProcess) -> str:
+    if not process.alloc_id:
+        return f"{process.name.capitalize()}, process {process.pid}"
+    return (
+        f"Task {process.task} of allocation {screen.short(process.alloc_id)}, driver "
+        f"{process.name}, process {process.pid}"
+    )
+
+
+def _rules(screen: Screen, rules: Sequence[ConfinementRule]) -> None:
+    rows = [[one.rule, "yes" if one.holds else "no", one.reason] for one in rules]
+    screen.table(["Rule", "Holds", "Reason"], rows)
