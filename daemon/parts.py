@@ -44,11 +44,11 @@ class Tasks(Protocol):
 
     node_id: str
 
-    def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
+    async def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
         """Begin another attempt at one task, or at those that run, or at all. Raises `Refused`."""
         ...
 
-    def signal(self, alloc_id: str, task: str | None, name: str) -> None:
+    async def signal(self, alloc_id: str, task: str | None, name: str) -> None:
         """Send a signal to the main process of one task, or of all that run. Raises `Refused`."""
         ...
 

@@ -139,8 +139,9 @@ class AllocRunner:
         if allocation.desired_status != DesiredStatus.RUN:
             self._stop_wanted.set()
 
-    def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
+    async def restart(self, name: str | None, *, all_tasks: bool = False) -> None:
         """Begin another attempt at one task, or at those that run, or at all. Raises `Refused`."""
+        await self._settled()
         if name is None:
             tasks = [task for task in self._tasks.values() if task.is_running]
         elif name in self._tasks:
@@ -154,6 +155,10 @@ class AllocRunner:
         for task in self._ended_early() if all_tasks else ():
             task.revive()
             self._nursery.start_soon(task.run)
+
+    async def _settled(self) -> None:
+        for task in self._tasks.values():
+            await task.settled()
 
     def _restart_unhealthy(self, name: str, reason: str) -> None:
         """Restart a task by its policy; all of the group that run when none is named."""
@@ -175,14 +180,15 @@ class AllocRunner:
         ]
         return [task for task in found if task.dead.is_set()]
 
-    def signal(self, name: str | None, number: str) -> None:
+    async def signal(self, name: str | None, number: str) -> None:
         """Send a signal to the main process of one task, or of all that run. Raises `Refused`."""
+        await self._settled()
         if name is None:
             for task in self._tasks.values():
                 if task.is_running:
-                    task.signal(number)
+                    await task.signal(number)
         elif name in self._tasks:
-            self._tasks[name].signal(number)
+            await self._tasks[name].signal(number)
         else:
             raise Refused("Task not found")
 

@@ -85,19 +85,21 @@ class Runner:
 
     # ---- what can be asked of it ------------------------------------------------------------------
 
-    def restart(self, alloc_id: str, task: str | None = None, *, all_tasks: bool = False) -> None:
+    async def restart(
+        self, alloc_id: str, task: str | None = None, *, all_tasks: bool = False
+    ) -> None:
         """Begin another attempt at one task of an allocation, or at those that run, or at all.
 
         Raises `NotFound` when the allocation is unknown, `Refused` when it or the task has ended.
         """
-        self._find(alloc_id).restart(task, all_tasks=all_tasks)
+        await self._find(alloc_id).restart(task, all_tasks=all_tasks)
 
-    def signal(self, alloc_id: str, task: str | None, name: str) -> None:
+    async def signal(self, alloc_id: str, task: str | None, name: str) -> None:
         """Send a signal to the main process of one task, or of all that run; errors as above.
 
         An unknown signal name means SIGINT, as with the peer.
         """
-        self._find(alloc_id).signal(task, name)
+        await self._find(alloc_id).signal(task, name)
 
     async def usage(self, alloc_id: str) -> AllocationUsage:
         """Return what an allocation uses. Raises `NotFound` when it is unknown."""

@@ -77,6 +77,7 @@ class TaskRunner:
             host, lambda: self._instance, self.task, self._emit_now, self._tell
         )
         self._running: Running | None = None
+        self._is_launched = False  # a start of this moment is not answered yet
         self._postponed: list[Wish] | None = None  # until the attempt has begun
         self._restart_wanted = False
         self._is_doomed = False
@@ -157,6 +158,7 @@ class TaskRunner:
         With a `reason` it counts as a failure: the task's policy says what follows. Otherwise it
         does not, and `said` is why.
         """
+        await self.settled()
         if self._running is None:
             return
         self._restart_wanted = not reason
@@ -169,16 +171,26 @@ class TaskRunner:
         self._is_doomed = True
         await self._stop(None)
 
-    def signal(self, name: str) -> None:
+    async def settled(self) -> None:
+        """Return when the answer to a start is known, where that takes but a moment.
+
+        Until then the task may run already, and have told others so, and is not known to run.
+        """
+        while self._is_launched:
+            await self._changes.wait()
+
+    async def signal(self, name: str) -> None:
         """Send a signal to the task's main process. Raises `Refused`."""
+        await self.settled()
         if self._running is None:
             raise Refused("Task not running")
         self._emit(events.signaling(self._now(), name))
         self._report.publish()
-        self._running.signal(name)
+        await self._running.signal(name)
 
     async def usage(self) -> TaskUsage | None:
         """Return what the task uses, on average since the last question; None when it rests."""
+        await self.settled()
         if self._running is None:
             return None
         now = Look(self._now(), await self._running.usage())
@@ -191,6 +203,7 @@ class TaskRunner:
 
     async def open_session(self, command: Sequence[str], *, tty: bool) -> Session:
         """Run a command inside the task. Raises `NotFound` when it does not run, `StartFailed`."""
+        await self.settled()
         driver = self._host.drivers.get(self.task.driver)
         if self._running is None or driver is None:
             raise NotFound(f'task "{self.name}" is not running.')
@@ -347,7 +360,12 @@ class TaskRunner:
         driver = self._host.drivers.get(self.task.driver)
         if driver is None:
             raise StartFailed(f'driver "{self.task.driver}" is not available on this node')
-        return await driver.start(self._prepared())
+        self._is_launched = driver.is_prompt
+        try:
+            return await driver.start(self._prepared())
+        finally:
+            self._is_launched = False
+            self._changes.announce()
 
     async def _accompany(self, running: Running) -> Outcome:
         """Wait for the end of an attempt, and keep its logs within their limits until then."""

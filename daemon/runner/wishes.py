@@ -31,7 +31,7 @@ class Told(Protocol):
         """Tell whether there is an attempt that has not ended."""
         ...
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Send a signal to its main process."""
         ...
 
@@ -56,7 +56,7 @@ async def tell(
         if wish.mode == "restart":
             await task.restart(said=wish.said)
         elif wish.mode == "signal" and task.is_running:
-            task.signal(wish.signal)
+            await task.signal(wish.signal)
         elif wish.script is not None:
             await _run(task, wish.script, note, now)
 

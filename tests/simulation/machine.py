@@ -139,6 +139,7 @@ class SimulatedDriver:
     """The driver of such a machine, made anew with each daemon."""
 
     name = "simulated"
+    is_prompt = False
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -201,7 +202,7 @@ class SimulatedTask:
         await self._process.over()
         return self._process.outcome
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         if name == "SIGKILL":
             self._process.end(_KILLED)
 

@@ -237,12 +237,12 @@ class Operations:
 
     async def restart_allocation(self) -> str:
         chosen, every = self._allocation(), self._dice.random() < 0.3
-        self._world.runner.restart(chosen, all_tasks=every)
+        await self._world.runner.restart(chosen, all_tasks=every)
         return f"{chosen}{' every task' if every else ''}"
 
     async def signal(self) -> str:
         chosen, name = self._allocation(), self._dice.choice(("SIGHUP", "SIGKILL"))
-        self._world.runner.signal(chosen, None, name)
+        await self._world.runner.signal(chosen, None, name)
         return f"{chosen} {name}"
 
     async def kill_processes(self) -> str:

@@ -46,7 +46,9 @@ async def restart(request: Request) -> Reply:
     asked = request.decode(Restart) if request.body else Restart()
     if asked.all_tasks and asked.task_name:
         raise Refused("task name cannot be set when restarting all tasks")
-    request.parts.tasks.restart(_known(request), asked.task_name or None, all_tasks=asked.all_tasks)
+    await request.parts.tasks.restart(
+        _known(request), asked.task_name or None, all_tasks=asked.all_tasks
+    )
     return Reply(body=_DONE)
 
 
@@ -54,7 +56,7 @@ async def signal(request: Request) -> Reply:
     """Send a signal to tasks of an allocation."""
     asked = request.decode(Signal)
     task = asked.task or asked.task_name
-    request.parts.tasks.signal(_known(request), task or None, asked.signal)
+    await request.parts.tasks.signal(_known(request), task or None, asked.signal)
     return Reply(body=_DONE)
 
 

@@ -104,7 +104,7 @@ class Running(Protocol):
         """Return how it ended, once nothing of it is left. For one caller."""
         ...
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Send a signal to its main process; an unknown name means SIGINT."""
         ...
 
@@ -197,6 +197,11 @@ class Driver(Protocol):
     @property
     def name(self) -> str:
         """Return the name by which tasks ask for it."""
+        ...
+
+    @property
+    def is_prompt(self) -> bool:
+        """Tell whether a start is over in a moment: who asks about the task meanwhile waits for that."""
         ...
 
     def fingerprint(self) -> Fingerprint:

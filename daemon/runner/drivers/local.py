@@ -45,6 +45,7 @@ class Local:
     """
 
     name = ""
+    is_prompt = True
 
     def __init__(
         self,

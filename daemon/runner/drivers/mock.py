@@ -52,6 +52,7 @@ class MockDriver:
     """The driver."""
 
     name = "mock_driver"
+    is_prompt = False  # it may be told to block
 
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of it."""
@@ -133,7 +134,7 @@ class MockTask:
             finally:
                 os.close(descriptor)
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Take no notice."""
 
     async def stop(self, signal: str, grace: float) -> str:

@@ -97,7 +97,7 @@ class Process:
     def _end(self, trace: Trace) -> Exit:
         return trace.end
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Send a signal to the task's main process; an unknown name means SIGINT."""
         number = signal_number(name)
         for pid in self._main():
@@ -128,7 +128,7 @@ class Process:
         with trio.move_on_after(grace):
             while not self._has_begun() and not self._ended.is_set():  # noqa: ASYNC110  # the shim is about to
                 await trio.sleep(SOON)
-            self.signal(signal)
+            await self.signal(signal)
             await self._ended.wait()
             return self._trouble
         while not self._ended.is_set():

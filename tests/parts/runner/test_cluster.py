@@ -155,7 +155,7 @@ async def test_signals_that_end_nothing_do_not_hide_the_reason_of_the_clusters(
     await world.until_printed(done, "begun")
     (job,) = world.slurm.jobs(f"alloc-{done}")
     world.slurm.time_out(job["id"], is_signalled=False)
-    world.runner.signal(done, "main", "SIGHUP")
+    await world.runner.signal(done, "main", "SIGHUP")
     await world.until_done(done)
     (found,) = [text for kind, text in world.told(done) if kind == "Terminated"]
     assert found.endswith('(the cluster says TIMEOUT)"')
@@ -207,7 +207,7 @@ async def test_signals_reach_it(world: PoolWorld) -> None:
     text = "trap 'echo usr; exit 0' USR1; echo begun; while :; do sleep 0.05; done"
     one = await world.place(batch(script(text)))
     await world.until_printed(one, "begun")
-    world.runner.signal(one, "main", "SIGUSR1")
+    await world.runner.signal(one, "main", "SIGUSR1")
     found = await world.until_done(one)
     assert found.client_status == "complete"
     assert world.output(one) == "begun\nusr\n"
@@ -349,12 +349,12 @@ async def test_orders_reach_a_wrapper_that_has_seen_some_from_before_the_clock_w
         release=lambda run: None,
     )
     later = SystemClock().now()  # in nanoseconds, where numbers begin as milliseconds
-    run.signal("SIGUSR2")
-    run.signal("SIGHUP")
+    await run.signal("SIGUSR2")
+    await run.signal("SIGHUP")
     assert await run.orders(later) == f"{later + 1} signal USR2\n{later + 2} signal HUP\n"
-    run.signal("SIGUSR1")
+    await run.signal("SIGUSR1")
     assert await run.orders(later + 2) == f"{later + 3} signal USR1\n"
-    known.signal("SIGUSR1")
+    await known.signal("SIGUSR1")
     await world.until_done(one)
 
 

@@ -187,7 +187,7 @@ async def test_a_restart_makes_it_wait_anew(tmp_path: Path, autojump_clock: obje
     job = service(mock(config=FOREVER), update=UPDATE)
     async with on_stage(job, tmp_path, deployment_id="d") as stage:
         await trio.sleep(6)
-        stage.runner.restart("main")
+        await stage.runner.restart("main")
         await trio.sleep(30)
         stage.want(desired_status="stop")
     assert stage.health == [(16, True)]
@@ -202,7 +202,7 @@ async def test_of_what_is_to_stop_nothing_that_has_ended_begins_anew(
         await trio.sleep(5)
         stage.want(desired_status="stop")
         await trio.sleep(10)
-        stage.runner.restart(None, all_tasks=True)
+        await stage.runner.restart(None, all_tasks=True)
     assert [stage.types(name).count("Started") for name in ("first", "main", "after")] == [1, 1, 2]
 
 

@@ -102,6 +102,6 @@ async def test_a_restart_of_all_tasks_leaves_those_alone_that_have_ended(world: 
     pre = script("exit 0", "pre", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(script("exec sleep 600"), pre))
     await world.until(alloc_id, lambda one: "Started" in world.types(one.id))
-    world.runner.restart(alloc_id)
+    await world.runner.restart(alloc_id)
     await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
     assert world.types(alloc_id, "pre") == [*BEGINNING, "Terminated"]

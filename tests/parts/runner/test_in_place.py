@@ -154,7 +154,7 @@ async def test_a_leader_is_the_present_one(world: World, pipe: Pipe) -> None:
     alloc_id = await world.place(msgspec.structs.replace(job(leader=False), type="batch"))
     assert await pipe.line() == "up"
     await change(world, alloc_id, msgspec.structs.replace(job(leader=True), type="batch"))
-    world.runner.signal(alloc_id, "main", "SIGHUP")
+    await world.runner.signal(alloc_id, "main", "SIGHUP")
     assert (await world.until_done(alloc_id)).client_status == "complete"
     assert "Leader Task Dead" in world.types(alloc_id, "other")
 

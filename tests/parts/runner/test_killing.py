@@ -195,7 +195,7 @@ async def test_an_ended_task_is_gone_before_what_takes_its_place_begins(
 async def test_signals_reach_the_main_process(world: World, pipe: Pipe) -> None:
     text = "trap 'echo got >$PIPE' HUP; echo $$ >$PIPE; while :; do sleep 0.01; done"
     alloc_id, _ = await begun(world, pipe, text)
-    world.runner.signal(alloc_id, "main", "SIGHUP")
+    await world.runner.signal(alloc_id, "main", "SIGHUP")
     assert await pipe.line() == "got"
     await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
     assert world.events(alloc_id)[-1].details == {"signal": "SIGHUP"}
@@ -203,7 +203,7 @@ async def test_signals_reach_the_main_process(world: World, pipe: Pipe) -> None:
 
 async def test_a_wanted_restart_begins_another_attempt_at_once(world: World, pipe: Pipe) -> None:
     alloc_id, (first,) = await begun(world, pipe, "echo $$ >$PIPE; exec sleep 600")
-    world.runner.restart(alloc_id, "main")
+    await world.runner.restart(alloc_id, "main")
     second = int(await pipe.line())
     state = await world.until(
         alloc_id, lambda one: (one.client.task_states or {})["main"].restarts == 1

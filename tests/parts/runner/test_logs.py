@@ -226,7 +226,7 @@ async def test_another_attempt_goes_on_in_the_same_log(world: World, pipe: Pipe)
     alloc_id = await world.place(batch(task))
     await pipe.line()
     await world.until_status(alloc_id, "running")
-    world.runner.restart(alloc_id)
+    await world.runner.restart(alloc_id)
     await pipe.line()
     assert world.output(alloc_id) == "out\nout\n"
     assert world.output(alloc_id, kind="stderr") == "err\nerr\n"

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from daemon.launcher.client import Launcher
+from daemon.runner.drivers.driver import Attempt, Running
 from daemon.runner.drivers.mock import MockDriver
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
@@ -156,18 +158,18 @@ async def test_what_does_not_run_here_cannot_be_asked_for_anything(world: World)
     alloc_id = await world.place(batch(script("exit 0")))
     await world.until_done(alloc_id)
     with pytest.raises(Refused, match="Task not running"):
-        world.runner.restart(alloc_id)
+        await world.runner.restart(alloc_id)
     with pytest.raises(NotFound, match='Unknown allocation "x"'):
-        world.runner.signal("x", None, "SIGHUP")
+        await world.runner.signal("x", None, "SIGHUP")
 
 
 async def test_a_task_that_is_not_there_is_named_as_the_peer_does(world: World) -> None:
     alloc_id = await world.place(service(script("exec sleep 600")))
     await world.until_status(alloc_id, "running")
     with pytest.raises(Refused, match="Could not find task runner for task: nope"):
-        world.runner.restart(alloc_id, "nope")
+        await world.runner.restart(alloc_id, "nope")
     with pytest.raises(Refused, match="Task not found"):
-        world.runner.signal(alloc_id, "nope", "SIGHUP")
+        await world.runner.signal(alloc_id, "nope", "SIGHUP")
 
 
 async def test_one_allocation_that_breaks_does_not_break_the_others(
@@ -249,11 +251,60 @@ async def test_what_a_task_uses_is_known_while_it_runs(held_world: World, pipe: 
     assert (await held_world.runner.usage(alloc_id)).tasks == {}
 
 
+class Late(RawExec):
+    """A driver that hears of its start only when the test lets it."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        super().__init__(Scanner(), {}, launcher)
+        self.heard = trio.Event()
+
+    async def start(self, attempt: Attempt) -> Running:
+        running = await super().start(attempt)
+        await self.heard.wait()
+        return running
+
+
+@pytest.mark.parametrize("what", ["usage", "signal", "restart", "session"])
+async def test_who_asks_about_a_task_that_has_just_told_of_itself_is_answered(
+    store: Store, data_dir: Path, launcher: Launcher, pipe: Pipe, what: str
+) -> None:
+    driver = Late(launcher)
+    text = f"trap 'echo told >{pipe.path}; exit' HUP INT; echo up >{pipe.path}; while :; do sleep 0.01; done"
+    async with open_world(store, data_dir, drivers={"raw_exec": driver}) as world:
+        alloc_id = await world.place(service(script(text)))
+        assert await pipe.line() == "up"
+        answers: list[object] = []
+
+        async def ask() -> None:
+            runner = world.runner
+            match what:
+                case "usage":
+                    answers.extend((await runner.usage(alloc_id)).tasks)
+                case "signal":
+                    answers.append(await runner.signal(alloc_id, "main", "SIGHUP"))
+                case "restart":
+                    answers.append(await runner.restart(alloc_id))
+                case _:
+                    opened = await runner._find(alloc_id).open_session("main", ["true"], tty=False)
+                    answers.append(await opened.wait())
+                    await opened.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not answers
+            driver.heard.set()
+        assert answers == {"usage": ["main"], "session": [0]}.get(what, [None])
+        if what in {"signal", "restart"}:
+            assert await pipe.line() == "told"
+        await world.stop(alloc_id)
+
+
 async def test_all_tasks_are_begun_anew_also_those_that_have_ended(world: World) -> None:
     first = script("echo first", "first", lifecycle=Lifecycle(hook="prestart"))
     alloc_id = await world.place(service(first, script("exec sleep 600")))
     await world.until(alloc_id, lambda one: state_of(one).state == "running")
-    world.runner.restart(alloc_id, all_tasks=True)
+    await world.runner.restart(alloc_id, all_tasks=True)
     await world.until(
         alloc_id,
         lambda one: (

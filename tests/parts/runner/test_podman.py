@@ -169,9 +169,9 @@ async def test_a_signal_and_a_restart_reach_it(world: World) -> None:
     text = "trap 'echo got' USR1; echo up; while :; do sleep 0.01; done"
     alloc_id = await world.place(service(contained(text)))
     await world.until_printed(alloc_id, "up")
-    world.runner.signal(alloc_id, "main", "SIGUSR1")
+    await world.runner.signal(alloc_id, "main", "SIGUSR1")
     await world.until_printed(alloc_id, "got")
-    world.runner.restart(alloc_id, "main")
+    await world.runner.restart(alloc_id, "main")
     await world.until(alloc_id, lambda one: state_of(one).restarts == 1)
     await world.until_printed(alloc_id, "got\nup")
     await world.stop(alloc_id)
@@ -497,7 +497,7 @@ async def test_the_real_podman_does_the_same(real: World) -> None:
     task = contained(text, kill_signal="SIGTERM", kill_timeout=600 * SECOND, env={"COLOR": "blue"})
     second = await real.place(service(task, job_id="second"))
     await real.until_printed(second, "up")
-    real.runner.signal(second, "main", "SIGUSR1")
+    await real.runner.signal(second, "main", "SIGUSR1")
     await real.until_printed(second, "got")
     used = (await real.runner.usage(second)).tasks["main"].resource_usage
     assert used.memory_stats.measured == ("Usage",)

@@ -279,7 +279,7 @@ async def test_what_was_ready_is_so_until_the_next_daemon_knows_better(
         answers[0] = None
         async with open_world(store, data_dir) as world:
             await until_checked(world, alloc_id, CheckStatus.PENDING)
-            world.runner.signal(alloc_id, "main", "SIGCONT")  # so that something is reported
+            await world.runner.signal(alloc_id, "main", "SIGCONT")  # so that something is reported
             await world.until(alloc_id, lambda _: "Signaling" in world.types(alloc_id))
             await until_ready(world, alloc_id)
             await world.stop(alloc_id)

@@ -263,7 +263,7 @@ async def restart(world: World, alloc_id: str) -> None:
     """Restart the task as soon as the daemon has found it again: nobody tells."""
     while True:
         try:
-            return world.runner.restart(alloc_id, "main")
+            return await world.runner.restart(alloc_id, "main")
         except Refused:
             await trio.sleep(0.005)
 

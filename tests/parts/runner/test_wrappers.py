@@ -189,7 +189,7 @@ async def test_orders_come_as_soon_as_they_are_given_and_once(claimant: Claimant
     async with trio.open_nursery() as nursery:
         nursery.start_soon(listen)
         await trio.testing.wait_all_tasks_blocked()
-        world.runner.signal(claimant.alloc_id, "main", "SIGUSR1")
+        await world.runner.signal(claimant.alloc_id, "main", "SIGUSR1")
     number, *order = said[0].split()
     assert order == ["signal", "USR1"]
     used = await world.runner.usage(claimant.alloc_id)

@@ -45,7 +45,7 @@ class Runner:
 
     node_id = "node"
 
-    def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
+    async def restart(self, alloc_id: str, task: str | None, *, all_tasks: bool = False) -> None:
         """Do nothing."""
 
     def __init__(self) -> None:

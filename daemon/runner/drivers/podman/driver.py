@@ -53,6 +53,8 @@ class PodmanDriver:
     `inherited` is what tasks get of the agent's environment: an image has its own.
     """
 
+    is_prompt = False  # an image may have to be fetched first
+
     def __init__(
         self,
         name: str,
@@ -259,7 +261,7 @@ class Contained:
             return str(error)
         return ""
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Send a signal to the container's first process; an unknown name means SIGINT."""
         try:
             self._signals.send_nowait(signal_number(name).name)

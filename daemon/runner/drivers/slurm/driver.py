@@ -44,6 +44,8 @@ _NOBODY = "nobody"
 class SlurmDriver:
     """The driver, under its own name or one by which tasks ask for processes of a machine."""
 
+    is_prompt = False
+
     def __init__(self, cluster: Cluster, desk: Desk, name: str = SLURM) -> None:
         self.name = name
         self._cluster, self._desk = cluster, desk

@@ -322,7 +322,7 @@ class Run:
         if self.row.status == RunStatus.VOID:
             self.cluster.cancel(self.row.name, self.row.job_id)
 
-    def signal(self, name: str) -> None:
+    async def signal(self, name: str) -> None:
         """Have the wrapper send a signal to its main process."""
         self._orders.signal(name)
 
