@@ -102,6 +102,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     artifact_max_files: Natural = 4096
     artifact_seconds: Natural = 1800
     job_policies: list[JobPolicy] = []
+    job_max_count: Natural = 50_000
+    job_max_groups: Natural = 2_000
+    job_max_tasks: Natural = 5_000
+    job_max_specs: Natural = 100
+    job_max_constraints: Natural = 20_000
+    job_max_services: Natural = 5_000
+    job_max_checks: Natural = 5_000
+    job_max_ports: Natural = 5_000
+    job_max_templates: Natural = 5_000
+    job_max_kb: Natural = 4_096
     host_volumes: list[HostVolume] = []
     host_networks: list[HostNetwork] = []
     pools: dict[str, Pool] = {}

@@ -9,6 +9,7 @@ from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
 from daemon.jobs.periodic import clocked, launches
 from daemon.jobs.periodic import force as force_launch
 from daemon.jobs.periodic import pause as pause_clock
+from daemon.jobspec.budgets import Budgets
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
@@ -68,6 +69,7 @@ async def _dispatch(request: Request, body: JobDispatchRequest) -> Reply:
         request.namespace,
         request["job_id"],
         read_request(body, request["job_id"], token),
+        budgets=Budgets.of(parts.config),
         now=parts.clock.now(),
         ids=parts.ids,
         suffix=next(parts.ids)[:_SUFFIX],

@@ -19,7 +19,9 @@ from daemon.jobs.register import (
     register_job,
 )
 from daemon.jobs.stop import stop_job
+from daemon.jobspec.budgets import Budgets, OverBudget
 from daemon.jobspec.filter import compile_filter
+from daemon.jobspec.validate import Findings
 from daemon.web import reply
 from daemon.web.parameters import BadParameter
 from daemon.web.reply import Reply
@@ -168,7 +170,10 @@ async def validate(request: Request) -> Reply:
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
     around = surroundings(request, secret_in(body.job))
-    job, found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
+    try:
+        job, found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
+    except OverBudget as error:
+        return Reply(body=_invalid(error, request.remarks()))
     response = JobValidateResponse(
         next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
         error=found.error,
@@ -176,6 +181,14 @@ async def validate(request: Request) -> Reply:
         warnings=found.with_warnings(*request.remarks()).warnings,
     )
     return Reply(body=response)
+
+
+def _invalid(error: OverBudget, remarks: list[str]) -> JobValidateResponse:
+    return JobValidateResponse(
+        error=str(error),
+        validation_errors=list(error.problems),
+        warnings=Findings(remarks=tuple(remarks)).warnings,
+    )
 
 
 def shown_launches(request: Request, job: Job) -> list[str] | UnsetType:
@@ -204,6 +217,7 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
         region=parts.config.region,
         node_pools=pools,
         policies=parts.policies,
+        budgets=Budgets.of(parts.config),
         commands=parts.config.notify_commands,
         clusters={name: (pool.engine, *pool.drivers) for name, pool in parts.config.pools.items()},
         secrets=lambda db, block: refusal(db, caller, block),

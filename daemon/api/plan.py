@@ -61,7 +61,7 @@ async def plan(request: Request) -> Reply:
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
     around = surroundings(request, secret_in(body.job))
-    job, findings = complete(body.job, namespace, around.region)
+    job, findings = complete(body.job, namespace, around)
     if job.region != around.region:
         raise Refused("No path to region")
     now, unknown = parts.clock.now(), request.remarks()

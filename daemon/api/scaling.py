@@ -7,6 +7,7 @@ import msgspec
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.jobs import JobRegisterResponse, check_right
 from daemon.jobs.scale import ScalingRequest, scale_job
+from daemon.jobspec.budgets import Budgets
 from daemon.jobspec.filter import only_wanted
 from daemon.web import reply
 from daemon.web.reply import Reply
@@ -72,6 +73,7 @@ async def scale(request: Request) -> Reply:
         request["job_id"],
         body,
         policies=parts.policies,
+        budgets=Budgets.of(parts.config),
         now=parts.clock.now(),
         eval_id=next(parts.ids),
     )

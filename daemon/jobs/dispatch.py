@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from daemon.jobs.children import admit, have_evaluated
+from daemon.jobspec.budgets import DEFAULTS, Budgets
+from daemon.jobspec.rules.job import total_count
 from storage.errors import Invalid, Malformed, Refused
 from storage.queries import job_status, jobs
 from storage.records.base import SECOND, Record
@@ -72,6 +74,7 @@ async def dispatch_job(
     parent_id: str,
     request: Dispatch,
     *,
+    budgets: Budgets = DEFAULTS,
     now: int,
     ids: Iterator[str],
     suffix: str,
@@ -92,8 +95,9 @@ async def dispatch_job(
             if earlier:
                 child_id, create_index = earlier
                 return Dispatched(job_id=child_id, create_index=create_index, index=create_index)
-        begins = admit(tx, parent, now=now, ids=ids)
         derived = derive(parent, request, child_id_of(parent, request), now)
+        _check_size(derived, budgets)
+        begins = admit(tx, parent, now=now, ids=ids)
         child = jobs.append_version(tx, derived, held=not begins)
         if not begins:
             job_status.settle(tx, namespace, child.id)
@@ -135,6 +139,13 @@ def check(parent: Job, request: Dispatch) -> None:
         raise Invalid(f"Dispatch request included unpermitted metadata keys: [{' '.join(unknown)}]")
     if missing := sorted(required - request.meta.keys()):
         raise Invalid(f"Dispatch did not provide required meta keys: [{' '.join(missing)}]")
+
+
+def _check_size(child: Job, budgets: Budgets) -> None:
+    """Raise `OverBudget` or `Refused` unless a child is within all limits."""
+    budgets.check_stored(child)
+    for problem in total_count(child, budgets.job_max_count):
+        raise Refused(problem)
 
 
 def derive(parent: Job, request: Dispatch, child_id: str, now: int) -> Job:

@@ -68,7 +68,8 @@ async def revert_job(
         if present is None:
             raise Refused(f'job "{request.job_id}" not found')
         target = _target(tx, present, request)
-        check_place(tx, target, validate(target), surroundings)
+        surroundings.budgets.check_stored(target)
+        check_place(tx, target, validate(target, surroundings.budgets), surroundings)
         remarks = surroundings.policies.check(target, override=False)
         done = enter(
             tx,

@@ -12,6 +12,7 @@ import msgspec
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden
 from daemon.jobs.preserve import preserve
+from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.canonicalize import canonicalize, keep_scaling_ids, same_definition
 from daemon.jobspec.extensions import NOTIFY_COMMAND
 from daemon.jobspec.policies import Policies
@@ -68,7 +69,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What a job may name besides what is stored: the one region, the pools, and the secrets.
 
-    `policies` are what it must keep; `secrets` tells why its tasks may not have a token, or nothing;
+    `policies` are what it must keep; `budgets` how large it may be; `secrets` tells why its tasks may not have a token, or nothing;
     `may_mount` whether a volume of the machine may be mounted, if only for reading; `may_open`
     whether jobs of a namespace may open the walls of `exec`; `commands` are
     those by which somebody may be told of it; `clusters` the pools that are of a cluster, with their
@@ -78,6 +79,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     region: str
     node_pools: Collection[str]
     policies: Policies = Policies()
+    budgets: Budgets = DEFAULTS
     secrets: Callable[[Snapshot, SecretsConfig], str] = lambda _, block: "nobody vouches for it"
     may_mount: Callable[[str, bool], bool] = lambda _, read_only: False
     may_open: Callable[[str], bool] = lambda _: False
@@ -86,11 +88,12 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_job(
-    request: JobRegisterRequest, namespace: str | None, region: str
+    request: JobRegisterRequest, namespace: str | None, surroundings: Surroundings
 ) -> tuple[Job, Findings]:
     """Return the complete job of a request, and what is to be said of it.
 
-    `namespace` is what the query names, and wins over the job's own. Raises `Malformed`.
+    `namespace` is what the query names, and wins over the job's own. Raises `Malformed` or
+    `OverBudget`.
     """
     if request.job is None:
         raise Malformed("Job must be specified")
@@ -100,27 +103,33 @@ def parse_job(
         raise Malformed("Eval priority must be between 1 and 100 inclusively")
     if refusal := scaling_refusal(request.job):
         raise Malformed(refusal)
-    return complete(request.job, namespace, region)
+    return complete(request.job, namespace, surroundings)
 
 
 def look_at(
     db: Snapshot, request: JobValidateRequest, namespace: str | None, surroundings: Surroundings
 ) -> tuple[Job, Findings]:
-    """Return a job, and all that a registration would say of it, errors too. Raises `Malformed`."""
+    """Return a job, and all that a registration would say of it, errors too.
+
+    Raises `Malformed` or `OverBudget`.
+    """
     if request.job is None:
         raise Malformed("Job must be specified")
-    job, findings = complete(request.job, namespace, surroundings.region)
+    job, findings = complete(request.job, namespace, surroundings)
     return job, findings.after(*misplaced(db, job, surroundings))
 
 
-def complete(document: Document, namespace: str | None, region: str) -> tuple[Job, Findings]:
+def complete(
+    document: Document, namespace: str | None, surroundings: Surroundings
+) -> tuple[Job, Findings]:
     """Return the complete job of a document, and what is to be said of it.
 
-    `namespace` is what the query names, and wins over the job's own.
+    `namespace` is what the query names, and wins over the job's own. Raises `OverBudget`.
     """
+    surroundings.budgets.check(document)
     placed = {**document, "Namespace": namespace} if namespace else document
-    job = canonicalize(placed, region=region)
-    return job, validate(job).after(*tag(document))
+    job = canonicalize(placed, region=surroundings.region)
+    return job, validate(job, surroundings.budgets).after(*tag(document))
 
 
 async def register_job(
@@ -140,7 +149,7 @@ async def register_job(
     `remarks` are warnings about the request itself. `registrar` is the accessor of the caller's token, empty where nobody is asked for one.
     Raises `Malformed`, `Invalid`, `Refused` or `Conflict`, with the peer's texts.
     """
-    job, findings = parse_job(request, namespace, surroundings.region)
+    job, findings = parse_job(request, namespace, surroundings)
     if job.region != surroundings.region:
         raise Refused("No path to region")
     findings = findings.with_warnings(*remarks)
@@ -164,8 +173,8 @@ async def register_job(
         after = preserve(
             job, before, counts=request.preserve_counts, resources=request.preserve_resources
         )
-        for problem in total_count(after):  # with the counts of before there may be too many
-            raise Refused(problem)
+        for problem in total_count(after, surroundings.budgets.job_max_count):
+            raise Refused(problem)  # with the counts of before there may be too many
         told = surroundings.policies.check(after, override=request.policy_override)
         done = enter(
             tx,

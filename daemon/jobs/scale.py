@@ -11,6 +11,7 @@ import msgspec
 
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.register import check_index
+from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.policies import Policies
 from daemon.jobspec.rules.job import total_count
 from daemon.jobspec.validate import Findings
@@ -78,6 +79,7 @@ async def scale_job(
     request: ScalingRequest,
     *,
     policies: Policies,
+    budgets: Budgets = DEFAULTS,
     now: int,
     eval_id: str,
 ) -> Scaled:
@@ -101,7 +103,7 @@ async def scale_job(
         done = Scaled(index=tx.index, job_modify_index=job.modify_index)
         if request.count is not None:
             scaled = _with_count(job, group, request.count, now)
-            for problem in total_count(scaled):
+            for problem in total_count(scaled, budgets.job_max_count):
                 raise Refused(problem)
             remarks = policies.check(scaled, override=request.policy_override)
             done = _enter(tx, scaled, remarks, now, eval_id)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from daemon.jobspec import extensions
+from daemon.jobspec.budgets import DEFAULTS, Budgets
 from daemon.jobspec.gotext import multi_error
 from daemon.jobspec.rules.job import job as job_rules
 from daemon.jobspec.rules.services import mesh
@@ -49,16 +50,17 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, errors=(*errors, *self.errors))
 
 
-def validate(job: Job, *, oversubscription: bool = False) -> Findings:
+def validate(job: Job, budgets: Budgets = DEFAULTS, *, oversubscription: bool = False) -> Findings:
     """Return everything that is wrong or dubious with a complete job.
 
-    `oversubscription`: memory may exceed what is reserved.
+    Its counts are looked at only here, because the texts are the peer's; all other limits are
+    `Budgets.check`'s, before. `oversubscription`: memory may exceed what is reserved.
     """
     if faults := list(mesh(job)):  # the peer looks no further
         return Findings(errors=tuple(faults))
     errors = [
         *_services_beside_us(job),
-        *job_rules(job),
+        *job_rules(job, budgets.job_max_count),
         *_refused(job),
         *_not_offered(job),
         *extensions.problems(job),

@@ -11,15 +11,14 @@ from storage.records.codec import Document
 from storage.records.job import Job, JobType, Parameterized, Periodic
 
 MAX_DESCRIPTION = 1000  # bytes
-MAX_COUNT = 50_000  # allocations of one job, as the peer's default of job_max_count
 
 _TYPES = frozenset({*JobType, "_core"})  # the last one is refused in its own words
 _LAUNCHED = frozenset({JobType.BATCH, JobType.SYSBATCH})
 _PAYLOADS = frozenset({"optional", "required", "forbidden"})
 
 
-def job(one: Job) -> Iterator[str]:
-    """Yield what is wrong with a job."""
+def job(one: Job, max_count: int) -> Iterator[str]:
+    """Yield what is wrong with a job that may have so many allocations; 0: any number."""
     yield from _names(one)
     if not one.type:
         yield "Missing job type"
@@ -40,14 +39,14 @@ def job(one: Job) -> Iterator[str]:
         subject = f"Task group {each_group.name} validation failed"
         yield from within(subject, group(each_group, one))
     yield from _launching(one)
-    yield from total_count(one)
+    yield from total_count(one, max_count)
 
 
-def total_count(one: Job) -> Iterator[str]:
+def total_count(one: Job, most: int) -> Iterator[str]:
     """Yield what is wrong with the counts of all groups together."""
     total = sum(max(each_group.count, 0) for each_group in one.task_groups or ())
-    if total > MAX_COUNT:
-        yield (f"total count was greater than configured job_max_count: {total} > {MAX_COUNT}")
+    if most and total > most:
+        yield f"total count was greater than configured job_max_count: {total} > {most}"
 
 
 def tag(document: Document) -> Iterator[str]:
