@@ -27,7 +27,7 @@ from daemon.config import (
     is_loopback,
     task_numbers,
 )
-from daemon.peer_settings import translated
+from daemon.peer_settings import hint, translated
 from storage.errors import Invalid
 from storage.records.numbers import ranges
 
@@ -102,12 +102,14 @@ def _from_file(file: Path | None) -> dict[str, object]:
     if file is None and not os.path.exists(DEFAULT_FILE):  # also one in a closed directory
         return {}
     path = file or DEFAULT_FILE
+    text = ""
     try:
-        values = tomllib.loads(path.read_text())
+        text = path.read_text()
+        values = tomllib.loads(text)
     except OSError as error:
         raise Invalid(f"cannot read the configuration {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid(f"{path} is not valid TOML: {error}") from error
+        raise Invalid(f"{path} is not valid TOML: {error}{hint(text)}") from error
     values = translated(values, str(path))
     for name in values.keys() - FIELDS.keys():
         raise Invalid(f"{path}: unknown setting {name!r}{_nearest(name, FIELDS)}")

@@ -1,5 +1,6 @@
 """Settings about users and raw_exec in the peer's spelling: `plugin` blocks and options of `client`."""
 
+import re
 from collections.abc import Iterator, Mapping
 
 from storage.errors import Invalid
@@ -15,6 +16,26 @@ _OPTIONS = {
     "user.checked_drivers": "user_checked_drivers",
 }
 _LISTS = frozenset({"user_denylist", "user_checked_drivers"})
+
+
+# A block of HCL, with its labels and perhaps a block that begins in it.
+_BLOCK = re.compile(
+    r'^[ \t]*(\w+)((?:[ \t]+"[\w.-]+"){0,2})[ \t]*\{(?:\s*(\w+)[ \t]*\{)?', re.MULTILINE
+)
+_EXAMPLE = 'raw_exec = true", or "enabled = true" below "[plugin.raw_exec.config]'
+
+
+def hint(text: str) -> str:
+    """Return how settings that are written as HCL or JSON are written as TOML; nothing for others."""
+    if text.lstrip().startswith("{"):
+        return f'; it looks like JSON, but settings are TOML: write "{_EXAMPLE}"'
+    found = _BLOCK.search(text)
+    if found is None:
+        return ""
+    name, labels, inside = found.groups()
+    path = ".".join(filter(None, (name, *re.findall(r'"([^"]*)"', labels), inside)))
+    block = " { ".join(filter(None, (f"{name}{labels}", inside)))
+    return f'; it looks like HCL, but settings are TOML: write the block "{block} {{" as "[{path}]"'
 
 
 def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:

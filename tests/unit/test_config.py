@@ -339,3 +339,30 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
 def test_peers_spelling_that_is_unknown_is_refused(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(Invalid, match=words):
         loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            'plugin "raw_exec" {\n  config {\n    enabled = true\n  }\n}',
+            r'write the block "plugin "raw_exec" { config {" as "[plugin.raw_exec.config]"',
+        ),
+        (
+            'datacenter = "dc1"\nclient {\n  enabled = true\n}',
+            r'write the block "client {" as "[client]"',
+        ),
+        ('{"plugin": [{"raw_exec": {}}]}', '"enabled = true" below "[plugin.raw_exec.config]"'),
+    ],
+)
+def test_peers_form_of_a_file_is_refused_with_the_toml_spelling(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(Invalid, match=re.escape(words)):
+        loaded(tmp_path, text)
+
+
+def test_other_broken_files_are_not_taken_for_hcl(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as caught:
+        loaded(tmp_path, "x = {")
+    assert "HCL" not in str(caught.value)

@@ -19,7 +19,9 @@ import trio
 import trio.testing
 
 from daemon.clock import SystemClock
+from daemon.config import Config
 from daemon.runner.drivers.driver import Attempt, StartFailed
+from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers, of
 from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.desk import Desk, TurnedAway
 from daemon.runner.drivers.slurm.driver import SlurmDriver
@@ -90,9 +92,10 @@ class Stage:
         given = {"directory": str(self.directory), "config": {"command": "x"}, "env": {}}
         return Attempt(**{**named, **given, **fields})
 
-    async def start(self, name: str = SLURM, **fields: Any) -> Run:
+    async def start(self, name: str = SLURM, users: TaskUsers = EVERYBODY, **fields: Any) -> Run:
         """Start an attempt by one of the driver's names."""
-        started = await SlurmDriver(self.cluster, self.desk, name).start(self.attempt(**fields))
+        driver = SlurmDriver(self.cluster, self.desk, name, users=users)
+        started = await driver.start(self.attempt(**fields))
         assert isinstance(started, Run)
         return started
 
@@ -131,6 +134,37 @@ async def test_under_the_name_of_exec_nothing_runs_as_root(
             await stage.start("exec", user=user)
     assert (await stage.start("exec")).attempt.user == "nobody"
     assert (await stage.start("raw_exec", number=1, user="root")).attempt.user == "root"
+
+
+@pytest.mark.parametrize("name", [SLURM, "exec", "raw_exec"])
+async def test_tasks_of_a_pool_are_held_to_the_same_users(
+    stage: Stage, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    users = of(Config(task_users=["@games"]))
+    for user in ("daemon", "root", "0"):
+        with pytest.raises(StartFailed, match=f"may run no task of {name}"):
+            await stage.start(name, users, user=user)
+    assert stage.tools.calls == []
+    assert (await stage.start(name, users)).attempt.user == "nobody"
+    assert (await stage.start(name, users, number=1, user="games")).attempt.user == "games"
+
+
+async def test_a_job_from_before_the_users_were_listed_is_found_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    run = await stage.start(users=of(Config()))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run.begun, silent)
+        await stage.until(lambda: stage.row().job_id == "17")
+        await trio.testing.wait_all_tasks_blocked()
+        ours = Sighting(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=0)
+        theirs = Sighting(job_id="17", state="RUNNING", reason="", host="", name=NAME, user=1)
+        for one, known in ((theirs, []), (ours, [ours])):
+            run.sight([one], trio.current_time())
+            assert run._seen == known
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_user_that_does_not_exist_is_named_before_anything_is_submitted(

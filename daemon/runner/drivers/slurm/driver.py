@@ -19,6 +19,7 @@ from daemon.runner.drivers.driver import (
     Session,
     StartFailed,
 )
+from daemon.runner.drivers.permitted import EVERYBODY, NOBODY, TaskUsers
 from daemon.runner.drivers.slurm.bundle import Settings, home_of, places_of
 from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.desk import Desk
@@ -38,7 +39,6 @@ _SH = "/bin/sh"
 _INSIDE = 'unset LC_ALL SLURM_TIME_FORMAT; . "$0/.steward/session"'  # which becomes the command
 _TERMINAL = "xterm"
 _WALLED = "exec"  # the name under which no task runs as root
-_NOBODY = "nobody"
 
 
 class SlurmDriver:
@@ -46,9 +46,11 @@ class SlurmDriver:
 
     is_prompt = False
 
-    def __init__(self, cluster: Cluster, desk: Desk, name: str = SLURM) -> None:
+    def __init__(
+        self, cluster: Cluster, desk: Desk, name: str = SLURM, *, users: TaskUsers = EVERYBODY
+    ) -> None:
         self.name = name
-        self._cluster, self._desk = cluster, desk
+        self._cluster, self._desk, self._users = cluster, desk, users
 
     def fingerprint(self) -> Fingerprint:
         """Return what a node says of it."""
@@ -101,14 +103,15 @@ class SlurmDriver:
         return self._desk.run(self._cluster, attempt, row)
 
     def _as_somebody(self, attempt: Attempt) -> Attempt:
-        """Return an attempt with whom it runs as: under the name `exec`, root's are `nobody`'s."""
-        if self._is_walled and not attempt.user:
-            return msgspec.structs.replace(attempt, user=_NOBODY)
-        return attempt
+        """Return an attempt with the user that it runs as: where the daemon is root, the usual one."""
+        usual = NOBODY if self._is_walled else self._users.usual
+        if attempt.user or not usual or os.geteuid() != 0:
+            return attempt
+        return msgspec.structs.replace(attempt, user=usual)
 
     def _refuses(self, user: str) -> bool:
-        """Tell whether no task of this driver may run as a user. Raises `StartFailed`."""
-        return find_user(user) is None and self._is_walled
+        """Return whether no task of this driver may run as a user. Raises `StartFailed`."""
+        return self._users.find(self.name, user) is None and self._is_walled
 
     @property
     def _is_walled(self) -> bool:
@@ -180,7 +183,7 @@ class SlurmDriver:
                 await self._cluster.cancel_now(row.name, row.job_id)
 
 
-def drivers_of(cluster: Cluster, desk: Desk) -> dict[str, SlurmDriver]:
+def drivers_of(cluster: Cluster, desk: Desk, users: TaskUsers) -> dict[str, SlurmDriver]:
     """Return the driver under each name by which the tasks of a pool may ask for it."""
     names = dict.fromkeys([SLURM, *cluster.pool.drivers])
-    return {name: SlurmDriver(cluster, desk, name) for name in names}
+    return {name: SlurmDriver(cluster, desk, name, users=users) for name in names}

@@ -10,6 +10,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.config import Config
+from daemon.runner.drivers import permitted
 from daemon.runner.drivers.slurm.cluster import Cluster
 from daemon.runner.drivers.slurm.desk import Desk
 from daemon.runner.drivers.slurm.driver import SlurmDriver, drivers_of
@@ -60,7 +61,9 @@ async def open_engine(
     async with trio.open_nursery() as nursery:
         for cluster in clusters:
             nursery.start_soon(cluster.run)
-        yield Engine({cluster.name: drivers_of(cluster, desk) for cluster in clusters}, desk, url)
+        users = permitted.of(config)
+        drivers = {cluster.name: drivers_of(cluster, desk, users) for cluster in clusters}
+        yield Engine(drivers, desk, url)
         nursery.cancel_scope.cancel()
 
 

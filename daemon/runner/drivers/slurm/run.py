@@ -365,7 +365,8 @@ class Run:
         looked = {RunStatus.WAITING, RunStatus.RUNNING}
         if asked_at < self._asked_since or self.row.status not in looked:
             return
-        found = [one for one in found if one.user == self._user]
+        # The daemon's own: before the settings named others, tasks without a user ran as it.
+        found = [one for one in found if one.user in {self._user, os.geteuid()}]
         ours = [one for one in found if self.row.job_id in {one.job_id, ""}]
         copies = [one.job_id for one in found if one.is_active and one not in ours]
         self.cluster.cancel(self.row.name, *copies)
