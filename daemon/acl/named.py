@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from daemon.acl.clients import NAME, digest
-from daemon.acl.policies import DENY, NamedRule, Rules, parse
+from daemon.acl.policies import DENY, NamedRule, Rules, check, parse
 from daemon.acl.syntax import Unreadable
 from daemon.jobspec.gotext import multi_error
 from storage.errors import Malformed
@@ -33,7 +33,7 @@ def _policy_errors(policy: Policy) -> Iterable[str]:
     if policy.name in BUILT_IN:
         yield f"invalid name '{policy.name}': it is built in"
     try:
-        parse(policy.rules)
+        check(policy.rules)
     except Unreadable as error:
         yield f"failed to parse rules: Failed to parse ACL Policy: {error}"
     except Malformed as error:

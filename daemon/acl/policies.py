@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from daemon.acl.syntax import Object, Value, read
+from daemon.acl.syntax import Object, Unreadable, Value, read
 from daemon.jobspec.gotext import multi_error
 from storage.errors import Malformed
 from storage.records.durations import seconds
@@ -46,7 +46,7 @@ _NAMESPACE_WRITE = (
     *_NAMESPACE_READ,
     *("scale-job", "submit-job", "dispatch-job", "read-logs", "read-fs", "alloc-exec"),
     *("alloc-lifecycle", "csi-mount-volume", "csi-write-volume", "submit-recommendation"),
-    "host-volume-create",
+    *("host-volume-create", "host-volume-read"),  # named twice, as by the peer
 )
 _NAMESPACE_SCALE = (
     *("list-scaling-policies", "read-scaling-policy", "read-job-scaling", "scale-job", "read-job"),
@@ -113,6 +113,7 @@ _SCOPES: Mapping[str, tuple[str, ...]] = {
     "quota": (DENY, "read", "write"),
     "plugin": (DENY, "list", "read"),
 }
+_SLICES = ("namespace", "node_pool", "host_volume")  # of what the peer keeps lists
 _TOP = frozenset({"path", "namespace", "node_pool", "host_volume", *_SCOPES})
 
 
@@ -168,6 +169,31 @@ def parse(text: str) -> Rules:
         host_volumes=tuple(_named_rules(tree, _VOLUMES)),
         scopes=dict(_scopes(tree)),
     )
+
+
+def check(text: str) -> None:
+    """Raise `Malformed` for a text that is no policy, or in which a rule has no braces.
+
+    Stored texts are read by `parse`: older versions took such a rule and passed it over.
+    """
+    for item in read(text).items:
+        if not _is_block(item.keys, item.value):
+            named = item.keys[0] in _SLICES and item.keys[1:] == ()
+            if named and item.column and not isinstance(item.value, list):
+                place = f"At {item.line}:{item.column}"
+                raise Unreadable(f"{place}: unknown slice type: *ast.LiteralType")
+            raise Malformed(f"{' '.join(item.keys)}: write a block in braces, not a value")
+    parse(text)
+
+
+def _is_block(keys: tuple[str, ...], value: Value) -> bool:
+    if isinstance(value, list):
+        return all(_is_block(keys, one) for one in value)
+    if not isinstance(value, Object):
+        return value is None or keys[0] not in _TOP
+    if keys[0] in (*_SLICES, "path") and len(keys) == 1:
+        return all(_is_block((*keys, *item.keys), item.value) for item in value.items)
+    return True
 
 
 def _check_keys(tree: Object, known: frozenset[str], where: str) -> None:

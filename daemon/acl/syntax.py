@@ -22,11 +22,15 @@ class Unreadable(Malformed):
 
 
 class Item(msgspec.Struct, frozen=True):
-    """A key, or several, with a value; `line` is that of its equals sign, 0 when it has none."""
+    """A key, or several, with a value.
+
+    `line` is that of its equals sign, 0 when it has none; `column` is where the value begins there.
+    """
 
     keys: tuple[str, ...]
     value: "Value"
     line: int = 0
+    column: int = 0
 
 
 class Object(msgspec.Struct, frozen=True):
@@ -111,6 +115,7 @@ _STRING = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 _HEREDOC = re.compile(r"<<(-?)(\w+)[^\S\n]*\n")
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[0-7]{3}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_SIGNS = frozenset('"[]{}()=,.+-<#/_')  # with which something of the language can begin
 _CONSTANT = re.compile(r"(?:true|false)\b")
 
 
@@ -136,7 +141,7 @@ class _Reader:
         return self._text[self._at : self._at + 1]
 
     def _item(self) -> Item:
-        line = 0
+        line = column = 0
         keys = [self._key()]
         while (sign := self._next()) not in ("=", "{"):
             if not sign:
@@ -145,7 +150,9 @@ class _Reader:
         if sign == "=":
             line = self._present_line()
             self._at += 1
-        return Item(tuple(keys), self._value(), line)
+            self._next()
+            column = self._at - self._text.rfind("\n", 0, self._at)
+        return Item(tuple(keys), self._value(), line, column)
 
     def _present_line(self) -> int:
         self._line += self._text.count("\n", self._counted, self._at)
@@ -157,7 +164,7 @@ class _Reader:
             return word[0]
         if quoted := self._take(_STRING):
             return _unescaped(quoted[1])
-        raise self._error(f"expected a key, got {self._text[self._at]!r}")
+        raise self._unexpected("key")
 
     def _value(self) -> Value:
         sign = self._next()
@@ -171,9 +178,7 @@ class _Reader:
             return self._heredoc(begin)
         if constant := self._take(_CONSTANT):
             return constant[0] == "true"
-        raise self._error(
-            f"expected a value, got {sign!r}" if sign else "expected a value got: EOF"
-        )
+        raise self._unexpected("value")
 
     def _nested(self, sign: str) -> Value:
         self._depth += 1
@@ -230,6 +235,14 @@ class _Reader:
         if match := pattern.match(self._text, self._at):
             self._at = match.end()
         return match
+
+    def _unexpected(self, wanted: str) -> Unreadable:
+        sign = self._text[self._at : self._at + 1]
+        if not sign:
+            return self._error(f"expected a {wanted} got: EOF")
+        if not sign.isalnum() and sign not in _SIGNS:
+            return self._error("illegal char")
+        return self._error(f"expected a {wanted}, got {sign!r}")
 
     def _error(self, what: str) -> Unreadable:
         """Return the error of this place; at the end the peer counts a column further."""

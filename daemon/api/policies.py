@@ -9,7 +9,7 @@ from daemon.acl.clients import digest
 from daemon.acl.grant import Grant
 from daemon.acl.named import put
 from daemon.acl.paths import Permission
-from daemon.acl.policies import parse
+from daemon.acl.policies import check
 from daemon.jobspec.gotext import multi_error
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
@@ -74,7 +74,7 @@ async def write(call: Call) -> Answer:
     if not text:
         raise Malformed("'policy' parameter not supplied or empty")
     try:
-        parse(text)
+        check(text)
     except Malformed as error:
         raise Malformed(f"failed to parse policy: {error}") from None
     policy = Policy(

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         logs,
         metrics,
         namespaces,
+        node_metadata,
         nodes,
         operator,
         pools,
@@ -91,6 +92,7 @@ else:  # each is imported when it is first asked for something
     logs = LateModule("daemon.api.cluster.logs")
     metrics = LateModule("daemon.api.cluster.metrics")
     namespaces = LateModule("daemon.api.cluster.namespaces")
+    node_metadata = LateModule("daemon.api.cluster.node_metadata")
     nodes = LateModule("daemon.api.cluster.nodes")
     operator = LateModule("daemon.api.cluster.operator")
     pools = LateModule("daemon.api.cluster.pools")
@@ -333,6 +335,8 @@ ROUTES: tuple[Route, ...] = (
     Stream("/v1/client/gc", client.collect_all, NODE_WRITE),
     Write("POST", "/v1/client/gc", client.collect_all, NODE_WRITE, acts=True),
     Stream("/v1/client/stats", client.machine_usage, NODE_READ),
+    Read("/v1/client/metadata", node_metadata.read, NODE_READ),
+    Write("POST", "/v1/client/metadata", node_metadata.apply, NODE_WRITE),
     Stream("/v1/client/fs/logs/{alloc_id}", logs.logs, LOGS),
     Stream("/v1/client/fs/ls/{alloc_id}", files.entries, FILES),
     Stream("/v1/client/fs/stat/{alloc_id}", files.describe, FILES),
@@ -359,6 +363,8 @@ ROUTES: tuple[Route, ...] = (
     Read("/.well-known/openid-configuration", wellknown.discovery, ANYONE),
     Read("/v1/operator/keyring/keys", keyring.index, OPERATOR_READ, ("signing-keys",)),
     Write("POST", "/v1/operator/keyring/rotate", keyring.rotate, OPERATOR_WRITE),
+    Write("DELETE", "/v1/operator/keyring/key/{key_id}", keyring.remove, OPERATOR_WRITE),
+    Read("/v1/operator/keyring/{anything}", keyring.unknown, ANYONE, any_method=True),
     Read("/v1/operator/faults", operator.faults, OPERATOR_READ),
     Stream("/v1/operator/confinement", confinement.show, OPERATOR_READ),
     Read("/v1/operator/scheduler/configuration", operator.scheduler, OPERATOR_READ),

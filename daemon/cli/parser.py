@@ -98,6 +98,13 @@ _EVAL: Tree = {
 _NODE: Tree = {
     "drain": "daemon.cli.drain:drain",
     "eligibility": "daemon.cli.drain:eligibility",
+    "meta": (
+        "Metadata of nodes, by which jobs choose.",
+        {
+            "apply": "daemon.cli.nodemeta:apply",
+            "read": "daemon.cli.nodemeta:read",
+        },
+    ),
     "status": "daemon.cli.node:status",
 }
 _POOL: Tree = {

@@ -7,7 +7,7 @@ A drain asks services to end at once, since they would not end by themselves; ba
 jobs have until its deadline; system jobs end last, when all others have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -16,7 +16,14 @@ import trio
 from daemon.clock import Clock
 from daemon.jobs.evaluate import new_evaluation
 from storage.errors import Refused
-from storage.queries import allocations, evaluations, job_listings, job_status, jobs, nodes
+from storage.queries import (
+    allocations,
+    evaluations,
+    job_listings,
+    job_status,
+    jobs,
+    nodes,
+)
 from storage.readers import Snapshot
 from storage.records.allocation import Allocation
 from storage.records.base import SECOND
@@ -101,6 +108,40 @@ async def set_eligibility(
         is_open = wanted == Eligibility.ELIGIBLE
         made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if is_open else []
         return Changed(index=tx.index, node=stored, eval_ids=made)
+
+    return await store.write(write)
+
+
+async def change_meta(
+    store: Store,
+    node_id: str,
+    wanted: nodes.MetaChanges,
+    static: Mapping[str, str],
+    ids: Iterator[str],
+    *,
+    most: int,
+    now: int,
+) -> tuple[Changed, nodes.MetaChanges]:
+    """Change metadata of a node that lie over `static`; return all changes. Raises `Refused`.
+
+    A node keeps at most so many changes. What runs there is left alone.
+    """
+
+    def write(tx: Transaction) -> tuple[Changed, nodes.MetaChanges]:
+        node = _find(tx, node_id)
+        merged = {**nodes.meta_changes(tx, node_id), **wanted}
+        changes = {
+            key: value for key, value in merged.items() if value is not None or key in static
+        }
+        if len(changes) > most:
+            raise Refused(f"a node has at most {most} changed metadata: remove some with null")
+        nodes.put_meta_changes(tx, node_id, changes)
+        changed = nodes.with_meta(node, static, changes)
+        if changed == node:
+            return Changed(index=tx.index, node=node, eval_ids=[]), changes
+        stored = nodes.put(tx, changed, "NodeRegistration")
+        made = _evaluate(tx, stored, Trigger.NODE_UPDATE, ids, now) if stored.ready else []
+        return Changed(index=tx.index, node=stored, eval_ids=made), changes
 
     return await store.write(write)
 

@@ -18,7 +18,7 @@ import trio
 
 from daemon.acl.seal import Seal
 from daemon.clock import Clock
-from storage.errors import UnknownToken, Unsealable
+from storage.errors import Refused, UnknownToken, Unsealable
 from storage.queries import signing
 from storage.records.base import HOUR, SECOND
 from storage.records.signing import PublicKey, SigningKey
@@ -112,6 +112,22 @@ class Issuer:
         self._keys = self._store.read(signing.every)
         return key
 
+    async def remove(self, key_id: str, *, force: bool) -> None:
+        """Forget a key. Raises `Refused` for the one that signs, and unless forced for one in use."""
+        if key_id not in {key.id for key in self._keys}:
+            raise Refused("root key not found")
+        if key_id == self.active.id:
+            raise Refused("active root key cannot be deleted - call rotate first")
+        now = self._clock.now()
+        idle = [
+            key.id
+            for key in outdated(self._keys, now, self._store.read(signing.of_live_allocations))
+        ]
+        idle += [key.id for key in self._keys if key.signs_from > now]
+        if key_id not in idle and not force:
+            raise Refused("root key in use, cannot delete")
+        await self._forget(key_id)
+
     async def tend(self) -> None:
         """Make a new key when it is time, and forget those that are of no use any more."""
         now = self._clock.now()
@@ -121,9 +137,12 @@ class Issuer:
         self._has_key.set()
         in_use = self._store.read(signing.of_live_allocations)
         for key in outdated(self._keys, now, in_use):
-            await self._store.write(partial(signing.remove, key_id=key.id))
-            self._private.pop(key.id, None)
-            self._keys.remove(key)
+            await self._forget(key.id)
+
+    async def _forget(self, key_id: str) -> None:
+        await self._store.write(partial(signing.remove, key_id=key_id))
+        self._private.pop(key_id, None)
+        self._keys = self._store.read(signing.every)
 
     def _private_key(self, key_id: str) -> "KeyPair":
         """Return the private half of a key. Raises `Unsealable`."""

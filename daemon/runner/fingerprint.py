@@ -4,7 +4,6 @@
 alone; all others, with class, datacenter and meta data, make up the class of nodes it belongs to.
 """
 
-import hashlib
 import os
 import platform
 import signal
@@ -25,6 +24,7 @@ from storage.records.node import (
     NodeMemory,
     NodeResources,
     NodeStatus,
+    computed_class,
 )
 from storage.records.times import rfc3339
 
@@ -125,23 +125,6 @@ def of_daemon() -> dict[str, str]:
         "os.signals": ",".join(_signals()),
         "kernel.name": platform.system().lower(),
     }
-
-
-def computed_class(node: Node) -> str:
-    """Return a name that nodes share which cannot be told apart by what is not unique."""
-    common = {
-        "attributes": _common(node.attributes),
-        "meta": _common(node.meta),
-        "class": node.node_class,
-        "datacenter": node.datacenter,
-        "pool": node.node_pool,
-    }
-    digest = hashlib.blake2b(msgspec.json.encode(common, order="sorted"), digest_size=8).digest()
-    return f"v1:{int.from_bytes(digest, 'big')}"
-
-
-def _common(values: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in values.items() if not name.startswith("unique.")}
 
 
 def _system() -> dict[str, str]:

@@ -118,7 +118,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     sweeper: Sweeper
     fetcher: Fetcher
     volumes: Mapping[str, HostVolume]  # by name
-    values: Mapping[str, str]
+    values: dict[str, str]
     environment: Mapping[str, str]
     parent_cgroup: str
     mhz: float  # of one processor
@@ -134,6 +134,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     def directory(self, alloc_id: str) -> str:
         """Return the directory of an allocation."""
         return f"{self.alloc_dir}/{alloc_id}"
+
+    def renew_metadata(self, meta: Mapping[str, str]) -> None:
+        """Take over the metadata of the node."""
+        for name in [one for one in self.values if one.startswith("meta.")]:
+            del self.values[name]
+        self.values.update({f"meta.{name}": value for name, value in meta.items()})
 
     async def destroy(self, alloc_id: str) -> None:
         """End every process of an allocation that a driver knows."""

@@ -114,6 +114,8 @@ async def register(
         events=[*((before and before.events) or ()), happened][-_SHOWN_EVENTS:],
     )
     if before is not None:
+        changes = store.read(lambda db: nodes.meta_changes(db, before.id))
+        node = nodes.with_meta(node, config.node_meta, changes)
         node = msgspec.structs.replace(
             node,
             create_index=before.create_index,

@@ -77,6 +77,7 @@ class Runner:
         self._hosts = {one.node_id: one for one in (host, *clusters)}
         self._running: dict[str, AllocRunner] = {}
         self._seen = -1  # the last change of the scheduler that was looked at
+        self._nodes_seen = -1  # the last change of a node whose metadata were looked at
         self._nursery: trio.Nursery | None = None
         self._looked = IDLE  # at what the machine does
         self._collection = trio.Event()  # somebody wants what has ended removed
@@ -207,12 +208,24 @@ class Runner:
             nursery.start_soon(self._follow_removals)
             nursery.start_soon(self._follow_collections)
             topics = [allocations.node_topic(node_id) for node_id in self._hosts]
+            topics += [f"nodes/{node_id}" for node_id in self._hosts]
             while True:
                 with self._store.watch(*topics) as changes:
+                    self._renew_metadata()
                     self._sync()
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
                     await changes.wait()
+
+    def _renew_metadata(self) -> None:
+        """Have tasks that begin find the metadata that their node has now."""
+        index = self._store.read(lambda db: db.table_index("nodes"))
+        if index == self._nodes_seen:
+            return
+        self._nodes_seen = index
+        for node_id, host in self._hosts.items():
+            if node := self._store.read(partial(nodes.find, node_id=node_id)):
+                host.renew_metadata(node.meta)
 
     def _sync(self) -> None:
         """Look at everything that the scheduler has changed since the last time."""

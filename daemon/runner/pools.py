@@ -18,7 +18,7 @@ from daemon.runner.drivers.slurm import partition
 from daemon.runner.drivers.slurm.partition import NoPartition, Partition
 from daemon.runner.drivers.slurm.tools import ToolFailed, Tools
 from daemon.runner.env import node_values
-from daemon.runner.fingerprint import computed_class, of_daemon
+from daemon.runner.fingerprint import of_daemon
 from daemon.runner.host import Host, nobody
 from storage.queries import cluster_runs, nodes
 from storage.readers import Snapshot
@@ -34,6 +34,7 @@ from storage.records.node import (
     NodeMemory,
     NodeResources,
     NodeStatus,
+    computed_class,
 )
 from storage.records.pool import Pool
 from storage.records.times import rfc3339

@@ -1,11 +1,13 @@
-"""Nodes: places where tasks run."""
+"""Nodes: places where tasks run; and metadata of theirs that the API has changed."""
+
+from collections.abc import Mapping
 
 import msgspec
 
-from storage.queries import events
+from storage.queries import events, settings
 from storage.readers import Snapshot
 from storage.records.codec import encode
-from storage.records.node import Node
+from storage.records.node import Node, computed_class
 from storage.writer import Transaction
 
 _PUT = """
@@ -54,3 +56,32 @@ def index_of(db: Snapshot, node_id: str) -> int | None:
 def every(db: Snapshot) -> list[Node]:
     """Return all nodes."""
     return [msgspec.json.decode(row["document"], type=Node) for row in db.all(_ALL)]
+
+
+# ---- metadata that lie over those of the configuration -------------------------------------------------
+
+# By name; None hides a value of the configuration.
+MetaChanges = Mapping[str, str | None]
+
+
+def meta_changes(db: Snapshot, node_id: str) -> dict[str, str | None]:
+    """Return the changes of a node's metadata."""
+    text = settings.find(db, _meta_name(node_id))
+    return msgspec.json.decode(text, type=dict[str, str | None]) if text else {}
+
+
+def put_meta_changes(tx: Transaction, node_id: str, changes: MetaChanges) -> None:
+    """Store the changes of a node's metadata, all of them."""
+    settings.put(tx, _meta_name(node_id), encode(changes).decode())
+
+
+def with_meta(node: Node, static: Mapping[str, str], changes: MetaChanges) -> Node:
+    """Return a node with the metadata of the configuration and the changes."""
+    merged = {**static, **changes}
+    meta = {name: value for name, value in merged.items() if value is not None}
+    node = msgspec.structs.replace(node, meta=meta)
+    return msgspec.structs.replace(node, computed_class=computed_class(node))
+
+
+def _meta_name(node_id: str) -> str:
+    return f"node-meta/{node_id}"

@@ -1,5 +1,7 @@
 """The node: a place where tasks run. One machine has one; a pool on a cluster is one as well."""
 
+import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -285,3 +287,20 @@ class Node(Record, frozen=True, kw_only=True):
                 if name.startswith(prefix)
             ]
         return sorted(found, key=lambda one: one.name)
+
+
+def computed_class(node: Node) -> str:
+    """Return a name that nodes share which cannot be told apart by what is not unique."""
+    common = {
+        "attributes": _common(node.attributes),
+        "meta": _common(node.meta),
+        "class": node.node_class,
+        "datacenter": node.datacenter,
+        "pool": node.node_pool,
+    }
+    digest = hashlib.blake2b(msgspec.json.encode(common, order="sorted"), digest_size=8).digest()
+    return f"v1:{int.from_bytes(digest, 'big')}"
+
+
+def _common(values: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if not name.startswith("unique.")}

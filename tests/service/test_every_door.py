@@ -62,6 +62,7 @@ async def places(steward: Steward) -> dict[str, str]:
         "role_id": "x",
         "volume_id": "x",
         "plugin_id": "x",
+        "key_id": "x",
         "anything": "x",
     }
 

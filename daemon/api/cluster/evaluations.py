@@ -87,7 +87,13 @@ def index(request: Request, db: Snapshot) -> Reply:
 
 def count(request: Request, db: Snapshot) -> Reply:
     """Count evaluations."""
-    highest, listing = db.table_index("evaluations"), _listing(request)
+    highest = db.table_index("evaluations")
+    try:
+        listing = _listing(request)
+    except Malformed as error:
+        if isinstance(error.__cause__, Malformed):  # the filter's own text, as the peer has it here
+            raise Refused(str(error.__cause__)) from None
+        raise
     number = sum(
         listing.wanted is None or listing.wanted(db, one) for one in listing.rows(db, None, False)
     )

@@ -1,4 +1,4 @@
-"""The keys that sign identity tokens: list them, and make a new one."""
+"""The keys that sign identity tokens: list them, make a new one, forget one."""
 
 from daemon.web import reply
 from daemon.web.reply import Reply
@@ -40,6 +40,19 @@ async def rotate(request: Request) -> Reply:
     key = await request.parts.issuer.rotate(at_once=True)
     at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
     return Reply(body=RotateResponse(key=_meta(key, "active"), index=at), index=at)
+
+
+async def remove(request: Request) -> Reply:
+    """Forget a key, with `force` also one whose signatures may be in use."""
+    await request.parts.issuer.remove(request["key_id"], force=request.query.flag("force"))
+    at = request.parts.store.read(lambda db: db.table_index("signing_keys"))
+    return Reply(body={"Index": at}, index=at)
+
+
+def unknown(request: Request, db: Snapshot) -> Reply:
+    """Answer for a question about the keys that there is not."""
+    del request, db
+    return reply.text("Invalid method", 405)
 
 
 def _meta(key: SigningKey, state: str) -> RootKeyMeta:

@@ -6,7 +6,14 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility, watch_drains
+from daemon.evals.nodes import (
+    Changed,
+    change_meta,
+    drain_node,
+    evaluate_node,
+    set_eligibility,
+    watch_drains,
+)
 from storage.errors import Refused
 from storage.queries import nodes
 from storage.records.allocation import ClientStatus
@@ -219,3 +226,42 @@ async def test_a_node_that_is_drained_is_not_opened_in_passing(cluster: Cluster)
     await drained(cluster, DrainSpec())
     with pytest.raises(Refused, match="draining"):
         await closed(cluster, "eligible")
+
+
+async def meta_changed(cluster: Cluster, most: int = 10, **wanted: str | None) -> Changed:
+    node, static = the_node(cluster.store), {"zone": "a"}
+    done, _ = await change_meta(
+        cluster.store, node.id, wanted, static, cluster.ids, most=most, now=NOW
+    )
+    return done
+
+
+def changes(cluster: Cluster) -> nodes.MetaChanges:
+    node = the_node(cluster.store)
+    return cluster.store.read(lambda db: nodes.meta_changes(db, node.id))
+
+
+async def test_changed_metadata_lie_over_those_of_the_configuration(cluster: Cluster) -> None:
+    await meta_changed(cluster, rack="r7", zone="b")
+    assert the_node(cluster.store).meta == {"rack": "r7", "zone": "b"}
+    await meta_changed(cluster, rack=None, zone=None)
+    assert the_node(cluster.store).meta == {}
+    assert changes(cluster) == {"zone": None}  # what hides the configuration's stays
+    await meta_changed(cluster, zone="a")
+    assert the_node(cluster.store).meta == {"zone": "a"}
+
+
+async def test_changed_metadata_have_jobs_evaluated_and_make_another_class(
+    cluster: Cluster,
+) -> None:
+    await run(cluster, job("web"))
+    before = the_node(cluster.store).computed_class
+    assert len((await meta_changed(cluster, rack="r7")).eval_ids) == 1
+    assert the_node(cluster.store).computed_class != before
+    assert (await meta_changed(cluster, rack="r7")).eval_ids == []
+
+
+async def test_changed_metadata_are_bounded(cluster: Cluster) -> None:
+    with pytest.raises(Refused, match="at most 1 changed metadata"):
+        await meta_changed(cluster, most=1, a="1", b="2")
+    assert changes(cluster) == {}

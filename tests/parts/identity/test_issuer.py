@@ -20,7 +20,7 @@ from daemon.identity.issuer import (
     signer,
 )
 from daemon.identity.signatures import BadToken
-from storage.errors import UnknownToken, Unsealable
+from storage.errors import Refused, UnknownToken, Unsealable
 from storage.queries import allocations, jobs, signing
 from storage.records.base import SECOND
 from storage.records.signing import PublicKey, SigningKey
@@ -238,3 +238,26 @@ async def test_a_new_store_gets_its_first_key_while_other_parts_open(
     async with open_issuer(store, SEAL, clock, numbers()) as issuer:
         await issuer.has_key()
         assert key_ids(issuer) == ["key-1"]
+
+
+async def test_a_key_is_forgotten_by_hand_only_when_nothing_needs_it(
+    issuer: Issuer, clock: Clock
+) -> None:
+    first = issuer.active.id
+    with pytest.raises(Refused, match="active root key cannot be deleted"):
+        await issuer.remove(first, force=True)
+    clock.time += SECOND
+    second = (await issuer.rotate(at_once=True)).id
+    with pytest.raises(Refused, match="root key in use, cannot delete"):
+        await issuer.remove(first, force=False)
+    with pytest.raises(Refused, match="root key not found"):
+        await issuer.remove("key-99", force=True)
+    coming = (await issuer.rotate(at_once=False)).id
+    await issuer.remove(coming, force=False)  # it has signed nothing
+    await issuer.remove(first, force=True)
+    assert key_ids(issuer) == [second]
+    clock.time += LONGEST_TTL + SECOND
+    third = (await issuer.rotate(at_once=True)).id
+    clock.time += LONGEST_TTL
+    await issuer.remove(second, force=False)
+    assert key_ids(issuer) == [third]

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from daemon.evals.nodes import change_meta
 from daemon.launcher.client import Launcher
 from daemon.runner.drivers.driver import Attempt, Running
 from daemon.runner.drivers.mock import MockDriver
@@ -85,6 +86,22 @@ async def test_a_node_keeps_its_id_and_history_over_restarts(store: Store, data_
         "Node registered",
         "Node re-registered",
     ]
+
+
+async def test_changed_metadata_outlive_a_restart_and_reach_tasks_that_begin(
+    store: Store, data_dir: Path
+) -> None:
+    async with open_world(store, data_dir) as world:
+        changes = {"zone": None, "rack": "r7"}
+        await change_meta(
+            store, world.node_id, changes, {"zone": "a"}, iter(()), most=10, now=SECOND
+        )
+        task = script("echo $SEEN > $NOMAD_ALLOC_DIR/seen", env={"SEEN": "${meta.rack}"})
+        alloc_id = await world.place(batch(task))
+        await world.until_status(alloc_id, "complete")
+        assert (world.directory(alloc_id) / "alloc" / "seen").read_text() == "r7\n"
+    async with open_world(store, data_dir):
+        assert only_node(store).meta == {"rack": "r7"}
 
 
 async def test_a_node_that_was_made_ineligible_stays_so(store: Store, data_dir: Path) -> None:

@@ -1,9 +1,11 @@
 """What a policy says: its words are checked, and spelled out."""
 
+import re
+
 import pytest
 
 from daemon.acl.builtin import DEFAULT_RULES
-from daemon.acl.policies import NamedRule, PathRule, Rules, VariableRule, parse
+from daemon.acl.policies import NamedRule, PathRule, Rules, VariableRule, check, parse
 from storage.errors import Malformed
 
 
@@ -136,3 +138,35 @@ def test_a_namespace_that_cannot_exist_is_refused(name: str) -> None:
 
 def test_the_built_in_policy_can_be_read() -> None:
     assert parse(DEFAULT_RULES).paths
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('namespace = "x"', "At 1:13: unknown slice type: *ast.LiteralType"),
+        ('node_pool =\n  "x"', "At 1:3: unknown slice type: *ast.LiteralType"),
+        ('namespace "x" = "read"', "namespace x: write a block in braces"),
+        ('namespace = ["x"]', "namespace: write a block in braces"),
+        ('{"namespace": {"x": "read"}}', "namespace: write a block in braces"),
+        ('path "a" = "read"', "path a: write a block in braces"),
+        ('node = "read"', "node: write a block in braces"),
+    ],
+)
+def test_a_rule_without_braces_is_refused_when_it_is_written(text: str, message: str) -> None:
+    with pytest.raises(Malformed, match=re.escape(message)):
+        check(text)
+    parse(text)  # an older version may have stored it
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'namespace "x" { policy = "read" }',
+        '{"namespace": {"x": {"policy": "read"}}}',
+        '{"namespace": [{"x": [{"policy": "read"}]}], "node": null}',
+        'node { policy = "read" }',
+        "",
+    ],
+)
+def test_rules_in_braces_pass(text: str) -> None:
+    check(text)

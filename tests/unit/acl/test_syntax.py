@@ -55,10 +55,12 @@ def test_a_block_is_found_however_it_is_written(text: str) -> None:
     [
         ("nope {", "At 1:8: object expected closing RBRACE got: EOF"),
         ('path "x" {', "At 1:12: object expected closing RBRACE got: EOF"),
+        ("a { b = 1; c = 2 }", "At 1:10: illegal char"),
+        ("a = %", "At 1:5: illegal char"),
         ("a = [1", "At 1:8: error parsing list, expected comma or list end, got: EOF"),
         ("a = [1 2]", "At 1:8: error parsing list, expected comma or list end"),
         ("a = ", "At 1:6: expected a value got: EOF"),
-        ("\n  ? = 1", "At 2:3: expected a key, got '?'"),
+        ("\n  ? = 1", "At 2:3: illegal char"),
         ("a", "At 1:3: expected start of object ('{') or assignment ('=')"),
         ("a = b", "At 1:5: expected a value, got 'b'"),
         ("a = <<X\nb\n", "At 3:2: heredoc not terminated"),

@@ -1,0 +1,81 @@
+"""Metadata of a node that lie over those of its configuration: read them, change them."""
+
+import re
+
+from daemon.evals.nodes import change_meta
+from daemon.web.reply import Reply
+from daemon.web.request import Request
+from storage.errors import Malformed, Refused
+from storage.queries import nodes
+from storage.readers import Snapshot
+from storage.records.base import Record
+from storage.records.node import Node
+
+_KEY = re.compile(r"[^\W\d][\w-]*(\.[^\W\d][\w-]*)*")
+_MOST = 1000  # changes of one node
+_LONGEST = 4096  # characters of a key or a value
+
+
+class NodeMetaApplyRequest(Record, frozen=True, kw_only=True):
+    """The body that changes metadata; null removes a key."""
+
+    node_id: str = ""
+    meta: dict[str, str | None] | None = None
+
+
+class NodeMetaResponse(Record, frozen=True, kw_only=True):
+    """All metadata of a node, those that were changed, and those of the configuration."""
+
+    meta: dict[str, str]
+    dynamic: dict[str, str | None]
+    static: dict[str, str]
+
+
+def read(request: Request, db: Snapshot) -> Reply:
+    """Show the metadata of a node: the daemon's own, or `node_id`."""
+    node = _find(request, db, request.query.text("node_id"))
+    return Reply(body=_shown(request, node, nodes.meta_changes(db, node.id)))
+
+
+async def apply(request: Request) -> Reply:
+    """Change the metadata of a node, until they are changed again."""
+    parts, asked = request.parts, request.decode(NodeMetaApplyRequest)
+    if not asked.meta:
+        raise Malformed("missing required Meta object")
+    for key, value in asked.meta.items():
+        if not _KEY.fullmatch(key):
+            raise Malformed(
+                f'"{key}" is invalid; metadata keys must be valid dotted hcl identifiers'
+            )
+        if max(len(key), len(value or "")) > _LONGEST:
+            raise Malformed(
+                f'"{key[:100]}" is too long: keys and values have {_LONGEST} characters'
+            )
+    given = asked.node_id or request.query.text("node_id")
+    node = parts.store.read(lambda db: _find(request, db, given))
+    done, changes = await change_meta(
+        parts.store,
+        node.id,
+        asked.meta,
+        _static(request, node),
+        parts.ids,
+        most=_MOST,
+        now=parts.clock.now(),
+    )
+    return Reply(body=_shown(request, done.node, changes))
+
+
+def _find(request: Request, db: Snapshot, node_id: str) -> Node:
+    node = nodes.find(db, node_id or request.parts.tasks.node_id)
+    if node is None:
+        raise Refused(f"Unknown node {node_id}")
+    return node
+
+
+def _static(request: Request, node: Node) -> dict[str, str]:
+    """Return the metadata of the configuration; a pool of a cluster has none."""
+    return {} if node.engine else dict(request.parts.config.node_meta)
+
+
+def _shown(request: Request, node: Node, changes: nodes.MetaChanges) -> NodeMetaResponse:
+    return NodeMetaResponse(meta=node.meta, dynamic=dict(changes), static=_static(request, node))
