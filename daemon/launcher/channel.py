@@ -9,10 +9,14 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import msgspec
 
 LONGEST = 65536  # bytes of a message; the kernel's default buffer takes three such
 MOST_DESCRIPTORS = 8  # of a message
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_T = TypeVar("_T")
 _SIZE = array.array("i").itemsize
 _ROOM = socket.CMSG_LEN(MOST_DESCRIPTORS * _SIZE)
 
@@ -82,3 +86,11 @@ def read_sealed(descriptor: int, most: int) -> bytes:
     if seals & _SEALS != _SEALS or size > most:
         raise Wrong(f"a file of {size} bytes is not sealed, or longer than {most}")
     return os.pread(descriptor, size, 0)
+
+
+def read_record(descriptor: int, most: int, decoder: msgspec.msgpack.Decoder[_T]) -> _T:
+    """Return the record that a sealed file holds. Raises `Wrong` as above, and for another content."""
+    try:
+        return decoder.decode(read_sealed(descriptor, most))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Wrong(f"{decoder.type}: {error}") from None

@@ -24,6 +24,9 @@ from daemon.launcher.messages import (
     Begun,
     Failed,
     Hello,
+    LaidOut,
+    LayOut,
+    Layout,
     Payload,
     Question,
     Reply,
@@ -106,10 +109,7 @@ class Launcher:
         """
         words, env = line
         variables = {os.fsencode(name): os.fsencode(value) for name, value in env.items()}
-        payload = self._encoder.encode(Payload(words=[*map(os.fsencode, words)], env=variables))
-        if len(payload) > MOST_PAYLOAD:
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-        passed = sealed(payload)
+        passed = self._sealed(Payload(words=[*map(os.fsencode, words)], env=variables))
         try:
             # Kept free, so that the shim can be watched however many descriptors are open.
             spare = os.dup(passed)
@@ -122,6 +122,29 @@ class Launcher:
             return None
         assert isinstance(body, Started)  # noqa: S101  # as above
         return body.pid, received[0]
+
+    async def lay_out(
+        self, allocation: str, layout: Layout, previous: str | None = None
+    ) -> dict[str, str]:
+        """Make the directories of an allocation; return the tasks that got none, and why.
+
+        `previous` is the allocation that it replaces, if its data is to be kept. Raises `OSError`.
+        """
+        passed = self._sealed(layout)
+        try:
+            request = LayOut(allocation=allocation, previous=previous)
+            body, _ = await self._ask(request, [passed])
+        finally:
+            os.close(passed)
+        assert isinstance(body, LaidOut)  # noqa: S101  # both sides are of one program
+        return body.troubles
+
+    def _sealed(self, record: msgspec.Struct) -> int:
+        """Return a descriptor of a sealed file with a record. Raises `OSError`."""
+        content = self._encoder.encode(record)
+        if len(content) > MOST_PAYLOAD:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+        return sealed(content)
 
     # --- how they travel ---
 
@@ -140,9 +163,7 @@ class Launcher:
             waiter.make_room()
         if waiter.body is None:
             raise LauncherGone
-        if isinstance(waiter.body, Failed):
-            raise _error(waiter.body)
-        return waiter.body, waiter.descriptors
+        return answer_of(waiter.body, waiter.descriptors)
 
     async def _send(self, request: Request, descriptors: Sequence[int], waiter: _Waiter) -> None:
         await self._free.acquire()  # `_take` releases it
@@ -199,8 +220,11 @@ class Launcher:
         return True
 
 
-def _error(failed: Failed) -> Exception:
-    return OSError(failed.number, failed.text) if failed.number else ValueError(failed.text)
+def answer_of(body: Answer, descriptors: list[int]) -> tuple[Answer, list[int]]:
+    """Return an answer with its descriptors. Raises what has failed, as `OSError` or `ValueError`."""
+    if isinstance(body, Failed):
+        raise OSError(body.number, body.text) if body.number else ValueError(body.text)
+    return body, descriptors
 
 
 @asynccontextmanager

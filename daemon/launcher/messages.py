@@ -22,7 +22,10 @@ Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
 Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
-Name = Annotated[str, msgspec.Meta(pattern=r"\A[^./\x00][^/\x00]{0,254}\Z")]
+Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
+Owner = tuple[Uid, Uid]  # the numbers of a user and a group; -1 and -1: users that nobody knows
+NAME = r"\A[^./\x00][^/\x00]{0,254}\Z"
+Name = Annotated[str, msgspec.Meta(pattern=NAME)]  # of a task
 
 
 class Message(
@@ -63,6 +66,31 @@ class Payload(Message, frozen=True, kw_only=True):
     env: dict[bytes, bytes]
 
 
+class LayOut(Message, frozen=True, kw_only=True, tag=20):
+    """Make the directories of an allocation, and take over the data of a previous one that has ended.
+
+    Descriptor: a sealed `Layout`.
+    """
+
+    allocation: Id
+    previous: Id | None
+
+
+class Room(Message, frozen=True, kw_only=True):
+    """The directory of a task. `owner` is its user, None ourselves; `is_seen` tells if it sees it."""
+
+    task: Name
+    owner: Owner | None
+    is_seen: bool
+
+
+class Layout(Message, frozen=True, kw_only=True):
+    """The directories of the tasks, and a text about whose the logs are."""
+
+    rooms: list[Room]
+    about: bytes
+
+
 # --- answers ---
 
 
@@ -89,8 +117,14 @@ class Failed(Message, frozen=True, kw_only=True, tag=3):
     text: str
 
 
-Request = Hello | Start
-Answer = Welcome | Started | Begun | Failed
+class LaidOut(Message, frozen=True, kw_only=True, tag=20):
+    """The directories are there, but for those of these tasks."""
+
+    troubles: dict[str, str]
+
+
+Request = Hello | Start | LayOut
+Answer = Welcome | Started | Begun | Failed | LaidOut
 
 
 class Question(Message, frozen=True, kw_only=True):

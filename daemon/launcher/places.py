@@ -58,6 +58,28 @@ def take_claim(folder: int, task: str, attempt: int) -> int | None:
     return None
 
 
+def is_at_work(folder: int) -> bool:
+    """Return whether a shim holds a claim in the directory of an allocation. Raises `OSError`."""
+    directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        names = [name for name in os.listdir(directory) if name.startswith(CLAIM)]
+        return any(_is_held(directory, name) for name in names)
+    finally:
+        os.close(directory)
+
+
+def _is_held(directory: int, name: str) -> bool:
+    with suppress(FileNotFoundError):
+        descriptor = os.open(name, _FILE | os.O_RDONLY, dir_fd=directory)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
 def drop_claim(folder: int, task: str, attempt: int) -> None:
     """Remove the claim of an attempt, if there is one. Raises `OSError`."""
     with suppress(FileNotFoundError):

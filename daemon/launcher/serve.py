@@ -16,14 +16,18 @@ from contextlib import suppress
 
 import msgspec
 
-from daemon.launcher import starting
-from daemon.launcher.channel import Wrong, close, receive, send
+from daemon.launcher import directories, starting
+from daemon.launcher.channel import Wrong, close, read_record, receive, send
 from daemon.launcher.messages import (
+    MOST_PAYLOAD,
     VERSION,
     Answer,
     Begun,
     Failed,
     Hello,
+    LaidOut,
+    LayOut,
+    Layout,
     Message,
     Question,
     Reply,
@@ -36,6 +40,7 @@ Done = tuple[Answer, list[int]]  # the answer, and the descriptors that go with 
 
 LOCK = ".launcher"  # in the directory of all allocations: held by the one launcher that there is
 _EXIT_WRONG = 1
+_layout = msgspec.msgpack.Decoder(Layout)
 
 
 class Server:
@@ -129,6 +134,14 @@ class Server:
         pid, descriptor = found
         return Started(pid=pid), [descriptor]
 
+    def lay_out(self, request: LayOut, descriptors: Sequence[int]) -> Done:
+        """Make the directories of an allocation."""
+        layout = read_record(descriptors[0], MOST_PAYLOAD, _layout)
+        troubles = directories.lay_out(
+            self._directory, request.allocation, request.previous, layout
+        )
+        return LaidOut(troubles=troubles), []
+
 
 def _reap() -> None:
     """Let go of all children that have ended; each was given its pidfd before this."""
@@ -146,4 +159,5 @@ def say(text: str) -> None:
 _TABLE: dict[type[Message], tuple[range, Callable[..., Done]]] = {
     Hello: (range(1), Server.greet),
     Start: (range(1, 3), Server.start),
+    LayOut: (range(1, 2), Server.lay_out),
 }

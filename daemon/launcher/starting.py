@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import msgspec
 
-from daemon.launcher.channel import Wrong, read_sealed
+from daemon.launcher.channel import read_record
 from daemon.launcher.messages import MOST_PAYLOAD, Payload, Start
 from daemon.launcher.places import LOGS, SHARED, below, drop_claim, open_log, take_claim
 
@@ -15,7 +15,7 @@ _NULL = "/dev/null"
 _OUT, _CLAIM, _ERR, _FILTER = 1, 2, 3, 4  # descriptors of a shim
 # The interpreter ignores some, and whoever started the daemon may have: tasks get them as they are.
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
-_decode = msgspec.msgpack.Decoder(Payload).decode
+_payload = msgspec.msgpack.Decoder(Payload)
 
 
 def start(
@@ -25,10 +25,7 @@ def start(
 
     Raises `OSError`, `ValueError` or `Wrong`.
     """
-    try:
-        given = _decode(read_sealed(payload, MOST_PAYLOAD))
-    except msgspec.DecodeError as error:
-        raise Wrong(f"Payload: {error}") from None
+    given = read_record(payload, MOST_PAYLOAD, _payload)
     with below(directory, request.allocation) as folder, ExitStack() as held:
         claim = take_claim(folder, request.task, request.attempt)
         if claim is None:

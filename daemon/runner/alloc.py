@@ -253,7 +253,7 @@ class AllocRunner:
                 self._report.event(task.name, events.received(self._now()))
         await self._wait_for_predecessors()
         inherited = taskdir.exists(self.directory)
-        self._prepare()
+        await self._prepare()
         self._tasks = {task.name: self._runner(task) for task in tasks}
         for name, text in self._discovery.faults():
             self._report.event(name, events.hook_failed(self._now(), text))
@@ -437,11 +437,11 @@ class AllocRunner:
 
     # ---- directory ------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    async def _prepare(self) -> None:
         """Make the directories before any task runs that could interfere."""
         if self._stop_wanted.is_set():
             return
-        for name, trouble in lay_out(self._host, self._instance).items():
+        for name, trouble in (await lay_out(self._host, self._instance)).items():
             past = self._pasts.get(name, Past())
             self._pasts[name] = msgspec.structs.replace(past, trouble=trouble)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 
-from daemon.runner.owner import Owner
+from daemon.launcher.messages import Owner
 from storage.errors import Refused
 
 _OPENAT2 = 437  # the same number on every architecture
@@ -50,40 +50,6 @@ def open_directory(path: str) -> int:
     Raises `OSError`.
     """
     return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-
-
-def make_directory(
-    above: int, name: str, mode: int | None, owner: Owner, *, check: bool = True
-) -> int:
-    """Make a directory in an open one, unless it is there, and return a descriptor of it.
-
-    It gets exactly this owner and mode, whatever the daemon's mask; None leaves the mode of one that
-    is there. With `check`, one that belongs to neither the daemon nor `owner` is refused. Raises
-    `OSError`.
-    """
-    with suppress(FileExistsError):
-        os.mkdir(name, 0o700, dir_fd=above)
-    step = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(name, os.O_RDONLY | step, dir_fd=above)
-    except PermissionError:  # its task has locked it, and the daemon is that task's user
-        return os.open(name, os.O_PATH | step, dir_fd=above)
-    try:
-        _settle(descriptor, name, mode, owner, check=check)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _settle(descriptor: int, name: str, mode: int | None, owner: Owner, *, check: bool) -> None:
-    found = os.fstat(descriptor)
-    if check and found.st_uid not in (os.geteuid(), owner[0]):
-        raise PermissionError(errno.EPERM, f"user {found.st_uid} owns it", name)
-    if (found.st_uid, found.st_gid) != owner and os.geteuid() == 0:
-        os.fchown(descriptor, *owner)
-    if mode is not None and stat.S_IMODE(found.st_mode) != mode:
-        os.fchmod(descriptor, mode)
 
 
 def open_beneath(root: str, path: str, flags: int) -> int:

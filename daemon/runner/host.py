@@ -8,6 +8,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
+from daemon.launcher.client import Launcher
 from daemon.listening import Listener
 from daemon.runner.artifacts.fetch import Fetcher
 from daemon.runner.drivers.driver import Driver
@@ -109,6 +110,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     logs_dir: Path  # of allocations whose directory is gone
     store: Store
     variables: Variables  # that tasks may read
+    launcher: Launcher  # that has the rights of the machine
     secret_dirs: SecretDirs  # in memory
     credentials: Credentials  # of the secrets side
     rendering: trio.CapacityLimiter  # of templates that take long

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.launcher.directories import ABOUT
 from daemon.runner.taskdir import MOVED, SHARED, below, remove_tree
 from storage.records.task import LogConfig
 
-_ABOUT = ".about"
 _LOGS = f"{SHARED}/logs"
 _BLOCK = 512  # bytes, of `st_blocks`
 
@@ -43,19 +43,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     written: float  # seconds
 
 
-def describe(root: str, about: About) -> None:
-    """Write beside an allocation's tasks whose logs those are. Raises `OSError`."""
-    path = f"{root}/{_ABOUT}"
-    if not os.path.exists(path):
-        with open(f"{path}.new", "wb") as unfinished:
-            unfinished.write(msgspec.json.encode(about))
-        os.rename(f"{path}.new", path)
-
-
 def about(root: Path) -> About | None:
     """Return whose logs lie in a directory; None when there are none."""
     try:
-        return msgspec.json.decode((root / _ABOUT).read_bytes(), type=About)
+        return msgspec.json.decode((root / ABOUT).read_bytes(), type=About)
     except (OSError, msgspec.MsgspecError):
         return None
 
@@ -74,7 +65,7 @@ def keep(root: str, kept: Path) -> None:
     if not _has_printed(root):
         return
     (kept / SHARED).mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (MOVED, _ABOUT, _LOGS):
+    for name in (MOVED, ABOUT, _LOGS):
         if not (kept / name).exists():
             with suppress(FileNotFoundError):
                 os.rename(f"{root}/{name}", kept / name)

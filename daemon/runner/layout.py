@@ -1,53 +1,59 @@
 """What lies in the directory of an allocation before any of its tasks runs."""
 
-from daemon.runner import kept_logs, taskdir
+import msgspec
+
+from daemon.launcher.messages import Layout, Room
+from daemon.runner import taskdir
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
 from daemon.runner.kept_logs import About
-from daemon.runner.owner import ours
 from daemon.runner.provisions import owner_of, places_of
 from storage.errors import Invalid
 from storage.queries import allocations
 from storage.records.allocation import Allocation
 
 
-def lay_out(host: Host, instance: Instance) -> dict[str, str]:
-    """Make the directories of an allocation; return the tasks that cannot be run, and why."""
-    directory = host.directory(instance.allocation.id)
-    previous = _kept(host, instance)
+async def lay_out(host: Host, instance: Instance) -> dict[str, str]:
+    """Have the directories of an allocation made; return the tasks that cannot be run, and why."""
+    alloc_id = instance.allocation.id
+    directory, previous = host.directory(alloc_id), _kept(host, instance)
+    troubles, rooms = {}, []
     try:
         if host.uids and previous:
-            host.uids.inherit(
-                instance.allocation.id, instance.allocation.desired.previous_allocation
-            )
-        owners = {task.name: owner_of(host, instance, task) or ours() for task in instance.tasks}
-        taskdir.make_shared(directory, owners.values(), previous)
-        kept_logs.describe(directory, _about(instance))
+            host.uids.inherit(alloc_id, previous)
+        for task in instance.tasks:
+            if not taskdir.can_name(task.name):
+                name = f"task name {task.name!r} cannot be the name of a directory"
+                troubles[task.name] = f"failed to build task directory: {name}"
+                continue
+            is_seen = places_of(host, instance, task).local.startswith(directory)
+            owner = owner_of(host, instance, task)
+            rooms.append(Room(task=task.name, owner=owner, is_seen=is_seen))
+        layout = Layout(rooms=rooms, about=msgspec.json.encode(_about(instance)))
+        found = await host.launcher.lay_out(alloc_id, layout, previous)
     except OSError as error:
         trouble = f"failed to build the allocation's directory: {error}"
         return {task.name: trouble for task in instance.tasks}
-    troubles = {}
+    troubles |= {name: f"failed to build task directory: {why}" for name, why in found.items()}
     for task in instance.tasks:
-        try:
-            is_seen = places_of(host, instance, task).local.startswith(directory)
-            owner = owners[task.name]
-            taskdir.make_task(directory, task.name, owner, previous, is_seen=is_seen)
-            taskdir.write_dispatched(directory, task, instance.job.payload)
-        except (OSError, Invalid) as error:
-            troubles[task.name] = f"failed to build task directory: {error}"
+        if task.name not in troubles:
+            try:
+                taskdir.write_dispatched(directory, task, instance.job.payload)
+            except (OSError, Invalid) as error:
+                troubles[task.name] = f"failed to build task directory: {error}"
     return troubles
 
 
-def _kept(host: Host, instance: Instance) -> str:
-    """Return the directory whose data is kept: of what this one replaces in its group; or nothing."""
+def _kept(host: Host, instance: Instance) -> str | None:
+    """Return the allocation whose data is kept: what this one replaces in its group; or None."""
     disk, allocation = instance.group.ephemeral_disk, instance.allocation
     before = allocation.desired.previous_allocation
     if not before or not (disk.sticky or disk.migrate):
-        return ""
+        return None
     found = host.store.read(lambda db: allocations.find(db, before))
     if found is None or _place(found) != _place(allocation):
-        return ""
-    return host.directory(before)
+        return None
+    return before
 
 
 def _about(instance: Instance) -> About:

@@ -340,8 +340,8 @@ async def open_runner(
     signer: Signer,
     variables: Variables,
     credentials: Credentials,
+    launcher: Launcher,
     *,
-    launcher: Launcher | None = None,
     drivers: Mapping[str, Driver] | None = None,
     groups: Groups | None = None,
     environment: Mapping[str, str] = os.environ,
@@ -352,9 +352,8 @@ async def open_runner(
     """Register this machine as a node and run its allocations.
 
     At the end of the block tasks live on, and are found again by the next runner; in development
-    they are ended. Either takes less than five seconds. `launcher` is for the drivers of the machine;
-    `drivers` and `groups` replace those. Of `environment`, the agent's own, tasks get the variables of
-    an allow list.
+    they are ended. Either takes less than five seconds. `drivers` and `groups` replace those of the
+    machine. Of `environment`, the agent's own, tasks get the variables of an allow list.
     `listeners` tells who listens on ports already; `chance` gives random numbers from 0 up to 1;
     `pool_drivers` are those of each pool of a cluster.
     """
@@ -364,7 +363,6 @@ async def open_runner(
     groups = groups or cgroup.find(config.alloc_dir) or Scanner()
     uids = None
     if drivers is None:
-        assert launcher is not None  # noqa: S101  # only drivers of a caller need none
         uids = open_uids(config.task_uids, config.data_dir, config.alloc_dir)
         drivers = await drivers_of(groups, inherited, launcher, config, uids)
     taskdir.make_root(config.alloc_dir)
@@ -381,6 +379,7 @@ async def open_runner(
         store=store,
         variables=variables,
         credentials=credentials,
+        launcher=launcher,
         secret_dirs=SecretDirs(str(config.alloc_dir)),
         rendering=trio.CapacityLimiter(1),
         clock=clock,

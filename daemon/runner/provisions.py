@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
+from daemon.launcher.messages import Owner
 from daemon.runner import events
 from daemon.runner.artifacts.fetch import FetchFailed, Order
 from daemon.runner.drivers.driver import Attempt, Mount, StartFailed
@@ -18,7 +19,6 @@ from daemon.runner.env import Directories, resolve, resolve_config, task_environ
 from daemon.runner.host import Host
 from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
-from daemon.runner.owner import Owner
 from daemon.runner.restarts import Outcome
 from daemon.runner.secret_token import SecretToken
 from daemon.runner.taskdir import directories, is_fetched, note_fetched

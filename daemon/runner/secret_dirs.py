@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 import trio
 
+from daemon.launcher.directories import ANYBODY, ours
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers.shim import PATH
-from daemon.runner.owner import ANYBODY, Owner, ours
 
 _SOURCE = "steward"  # by which our mounts are known
 _LEAST = 4  # MiB

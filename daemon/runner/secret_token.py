@@ -11,11 +11,11 @@ from pathlib import Path
 
 import trio
 
+from daemon.launcher.messages import Owner
 from daemon.runner import events
 from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.host import Credentials, Held
 from daemon.runner.instance import Instance, workload_of
-from daemon.runner.owner import Owner
 from daemon.runner.wishes import Wish
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent

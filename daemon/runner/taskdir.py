@@ -1,64 +1,42 @@
-"""The directories of an allocation: made, filled with the payload, and removed.
+"""The directories of an allocation: where they are, and what the daemon keeps in them.
 
-    <allocation>/            the daemon's: users of its tasks may pass, others may not
-        alloc/               shared by its tasks: data, logs, tmp
-        <task>/              local, secrets, private, tmp
-        .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
-        .resolv.<task>       its name servers, if its group has its own
-        .accounts.*.<task>   users and groups as it sees them, if its user is none of the machine's
-        .fetched.<task>      says that what the task brings along has been fetched
-        .logs/               what was moved out of a log, where that is necessary
-
-A task directory belongs to the user of its task, and nobody else may enter it. Where all tasks of an
-allocation have one user, that user owns the shared `data` and `tmp`; otherwise both are open to all
-users who may pass. Shared directories are sticky: no task can put another thing in the place of
-what the daemon, or another user's task, has made there.
-
-Everything is made below an open descriptor, without following a link. A directory that is there
-already is taken only if it belongs to the daemon or to the user for whom it is made.
+<allocation>/
+    alloc/, <task>/      made by the launcher (`daemon/launcher/directories.py`)
+    .claim.<task>.<n>    a driver's trace of the n-th attempt at a task
+    .resolv.<task>       its name servers, if its group has its own
+    .accounts.*.<task>   users and groups as it sees them, if its user is none of the machine's
+    .fetched.<task>      says that what the task brings along has been fetched
+    .logs/               what was moved out of a log, where that is necessary
 """
 
 import base64
-import errno
 import os
+import re
 import shutil
 import stat
-import struct
 import subprocess
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from daemon.launcher import directories as made
 from daemon.launcher import places
-from daemon.runner.beneath import (
-    Escapes,
-    inner,
-    make_directory,
-    open_beneath,
-    open_directory,
-    write_beneath,
-)
+from daemon.launcher.messages import NAME
+from daemon.runner.beneath import Escapes, inner, open_beneath, open_directory, write_beneath
 from daemon.runner.drivers.shim import PATH
 from daemon.runner.env import Directories
-from daemon.runner.owner import ANYBODY, Owner, ours
 from storage.errors import Invalid
 from storage.records.task import Task
 
 SHARED, CLAIM = places.SHARED, places.CLAIM  # of whom the launcher opens files
-SECRETS = "secrets"
-PRIVATE = "private"
+SECRETS, PRIVATE = made.SECRETS, made.PRIVATE
 RESOLVER = ".resolv."
 ACCOUNTS = ".accounts."
 _FETCHED = ".fetched."
 MOVED = ".logs"
 _GONE = ".removed"  # behind the name of a directory that is being removed
-# The list of users in the form in which the kernel takes it (acl(5), <linux/posix_acl_xattr.h>).
-_ACL, _ACL_VERSION, _NO_ID = "system.posix_acl_access", 2, 0xFFFFFFFF
-_ACL_OWNER, _ACL_USER, _ACL_GROUP, _ACL_MASK, _ACL_OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 _ABOVE = 0o711
-_OPEN = 0o777
-_STICKY = 0o1777
-_PRIVATE = 0o700
+_LONGEST = 255  # bytes of a name
 
 
 def directories(root: str, task: str) -> Directories:
@@ -100,127 +78,14 @@ def make_root(alloc_dir: Path) -> None:
         above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
 
 
+def can_name(task: str) -> bool:
+    """Tell whether a task's name can be that of its directory."""
+    return bool(re.fullmatch(NAME, task)) and task != SHARED and len(os.fsencode(task)) <= _LONGEST
+
+
 def exists(root: str) -> bool:
     """Tell whether an allocation has a directory."""
     return os.path.isdir(root)
-
-
-def make_shared(root: str, owners: Iterable[Owner] = (), previous: str = "") -> None:
-    """Make the directory of an allocation, and what its tasks share. Raises `OSError`.
-
-    `owners` are those of its tasks. `previous` is the directory of the one in whose place it comes,
-    if its data is to be kept.
-    """
-    us = ours()
-    users = frozenset(owners) or {us}
-    others = users - {us}
-    around = _STICKY if others else _PRIVATE
-    is_one = len(users) == 1 and ANYBODY not in users
-    mode, owner = (_PRIVATE, next(iter(users))) if is_one else (_STICKY, us)
-    with _root(root) as above:
-        let_pass(above, {uid for uid, _ in others - {ANYBODY}})
-        with _made(above, SHARED, around, us) as shared:
-            with _made(shared, "logs", around, us):
-                pass
-            _hand_on(previous, SHARED, "data", shared)
-            for name in ("data", "tmp"):
-                with _made(shared, name, mode, owner, is_handed_on=bool(previous)):
-                    pass
-
-
-def make_task(
-    root: str, task: str, owner: Owner, previous: str = "", *, is_seen: bool = True
-) -> None:
-    """Make the directory of a task. Raises `Invalid` when its name cannot be one, or `OSError`.
-
-    `owner` is its user. `previous` is as above. A task directory that its task does not see, as
-    behind walls, is the daemon's: so nobody can replace the directories in it that are mounted.
-    """
-    if task in {"", SHARED} or task.startswith(".") or "/" in task or "\0" in task:
-        raise Invalid(f"task name {task!r} cannot be the name of a directory")
-    us = ours()
-    is_open = owner == ANYBODY
-    whose = us if is_open else owner
-    mode = _OPEN if is_open else _PRIVATE
-    with _root(root) as above, _made(above, task, _PRIVATE, whose if is_seen else us) as home:
-        _hand_on(previous, task, "local", home)
-        for name, rights, user in (
-            ("local", mode, whose),
-            (SECRETS, mode, whose),
-            (PRIVATE, _PRIVATE, us),
-            ("tmp", _STICKY if is_open else _PRIVATE, whose),
-        ):
-            is_handed_on = bool(previous) or is_open
-            with _made(home, name, rights, user, is_handed_on=is_handed_on):
-                pass
-
-
-@contextmanager
-def _root(root: str) -> Iterator[int]:
-    """Give a descriptor of the directory of an allocation, made if need be. Raises `OSError`."""
-    folder, name = os.path.split(root)
-    try:
-        above = open_directory(folder)
-    except FileNotFoundError:  # somebody has removed the directory of all allocations
-        make_root(Path(folder))
-        above = open_directory(folder)
-    try:
-        with _made(above, name, None, ours()) as descriptor:
-            yield descriptor
-    finally:
-        os.close(above)
-
-
-@contextmanager
-def _made(
-    above: int, name: str, mode: int | None, owner: Owner, *, is_handed_on: bool = False
-) -> Iterator[int]:
-    """Give a descriptor of a directory that has exactly this mode and owner. Raises `OSError`.
-
-    One that another allocation has handed on, or that containers share, may have been anybody's.
-    """
-    descriptor = make_directory(above, name, mode, owner, check=not is_handed_on)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def let_pass(directory: int, users: Collection[int]) -> None:
-    """Let these users pass through a directory, and nobody else but the daemon. Raises `OSError`.
-
-    The list of users is an ACL. Where the file system has none, everybody can pass.
-    """
-    if not users:
-        os.fchmod(directory, _PRIVATE)
-        return
-    entries = [(_ACL_OWNER, 7, _NO_ID), *((_ACL_USER, 1, uid) for uid in sorted(users))]
-    entries += [(_ACL_GROUP, 0, _NO_ID), (_ACL_MASK, 1, _NO_ID), (_ACL_OTHERS, 0, _NO_ID)]
-    packed = b"".join(struct.pack("<HHI", *entry) for entry in entries)
-    try:
-        os.setxattr(directory, _ACL, struct.pack("<I", _ACL_VERSION) + packed)
-    except OSError as error:
-        if error.errno not in (errno.ENOTSUP, errno.EPERM):
-            raise
-        os.fchmod(directory, _ABOVE)
-
-
-def _hand_on(previous: str, folder: str, name: str, target: int) -> None:
-    """Move a directory here from the previous allocation, which has ended.
-
-    Each goes at once and only to where none is yet, so that the next daemon goes on where this
-    one was killed. What a task has put in the place of such a directory stays where it is.
-    """
-    if not previous:
-        return
-    with suppress(FileNotFoundError):
-        os.stat(name, dir_fd=target, follow_symlinks=False)
-        return
-    with suppress(FileNotFoundError, NotADirectoryError, Escapes), ExitStack() as opened:
-        source = open_beneath(previous, folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-        opened.callback(os.close, source)
-        if stat.S_ISDIR(os.stat(name, dir_fd=source, follow_symlinks=False).st_mode):
-            os.rename(name, name, src_dir_fd=source, dst_dir_fd=target)
 
 
 def write_dispatched(root: str, task: Task, payload: str | None) -> None:

@@ -13,13 +13,13 @@ from functools import partial
 import msgspec
 import trio
 
+from daemon.launcher.messages import Owner
 from daemon.runner import events
 from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.changes import first_of
 from daemon.runner.env import Directories, pairs, resolve
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
-from daemon.runner.owner import Owner
 from daemon.runner.taskdir import meant
 from daemon.runner.template_sources import Ground, Sources
 from daemon.runner.wishes import Wish

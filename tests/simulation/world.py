@@ -24,6 +24,7 @@ from storage.mark import MARK_NAME
 from storage.readers import Snapshot
 from storage.records.base import HOUR
 from storage.store import FILE_NAME, Store, open_store
+from tests.launchers import Direct
 from tests.parts.runner.world import Signer
 from tests.simulation.machine import Machine, NoGroups, SimulatedDriver
 from tests.simulation.order import SimulatedClock
@@ -89,6 +90,7 @@ class World:
                     Signer(),
                     nobody,  # type: ignore[arg-type]
                     nobody,  # type: ignore[arg-type]
+                    launcher=Direct(self.config.alloc_dir),
                     drivers={SimulatedDriver.name: SimulatedDriver(self.machine)},
                     groups=NoGroups(),
                     environment={},

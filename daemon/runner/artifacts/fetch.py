@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from daemon import reach
+from daemon.launcher.messages import Owner
 from daemon.reach import Forbidden
 from daemon.runner import http
 from daemon.runner.artifacts import place
@@ -26,7 +27,6 @@ from daemon.runner.artifacts.source import BadSource, Kind, Source, parse
 from daemon.runner.beneath import Escapes
 from daemon.runner.env import Directories
 from daemon.runner.http import HTTPFailed
-from daemon.runner.owner import Owner
 from daemon.runner.taskdir import meant
 from storage.errors import StewardError
 from storage.records import places

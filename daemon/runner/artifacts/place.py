@@ -10,8 +10,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from daemon.launcher.messages import Owner
 from daemon.runner.artifacts.archive import BadArchive
-from daemon.runner.owner import Owner
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MODE = 0o755

@@ -10,8 +10,8 @@ from typing import Protocol, TypeGuard
 
 import msgspec
 
+from daemon.launcher.messages import Owner
 from daemon.runner.env import Directories
-from daemon.runner.owner import Owner
 from daemon.runner.usage import Use
 from storage.errors import Invalid, StewardError
 from storage.records.allocation import AllocatedPort

@@ -13,6 +13,7 @@ import msgspec
 
 from daemon.confinement import bpf, filters
 from daemon.launcher.client import Launcher
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers import config, limits, sandbox, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import (
@@ -29,7 +30,6 @@ from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.process import Process, Started
 from daemon.runner.drivers.users import DEFAULT_PATH, LAUNCH, for_user, is_trusted
 from daemon.runner.env import Directories
-from daemon.runner.owner import Owner
 from daemon.runner.uids import Uids
 
 _NOBODY = "nobody"  # whom a task runs as that names no user, where there are no numbers for that

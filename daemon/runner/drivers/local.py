@@ -14,7 +14,7 @@ from errno import EAGAIN, EBUSY, EDQUOT, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC
 import trio
 
 from daemon.launcher.client import Launcher
-from daemon.launcher.messages import Start
+from daemon.launcher.messages import Owner, Start
 from daemon.runner.drivers import claim, session, shim
 from daemon.runner.drivers.cgroup import Cgroup
 from daemon.runner.drivers.claim import Trace
@@ -24,7 +24,6 @@ from daemon.runner.drivers.limits import UNLIMITED, Bounds, Limits, data_limit, 
 from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.process import SOON, Bounded, Process, Started, open_process
 from daemon.runner.env import Directories
-from daemon.runner.owner import Owner
 from daemon.runner.taskdir import CLAIM, directories
 
 Line = tuple[list[str], dict[str, str]]  # arguments and environment

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers import config
 from daemon.runner.drivers.driver import (
     Attempt,
@@ -21,7 +22,6 @@ from daemon.runner.drivers.driver import (
 )
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
-from daemon.runner.owner import Owner
 from daemon.runner.taskdir import directories
 from daemon.runner.usage import Use
 from storage.records import durations

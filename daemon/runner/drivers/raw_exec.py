@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from daemon.launcher.client import Launcher
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers import config, limits, shim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Attempt, Fingerprint, InvalidConfig, StartFailed
@@ -14,7 +15,6 @@ from daemon.runner.drivers.limits import UNLIMITED, Bounds
 from daemon.runner.drivers.local import Line, Local
 from daemon.runner.drivers.permitted import EVERYBODY, TaskUsers
 from daemon.runner.drivers.users import find_command, find_session_command, for_user
-from daemon.runner.owner import Owner
 
 _DISABLED = "raw_exec is off: set raw_exec = true in the agent's configuration, or use exec"
 _UNENFORCED = {"unenforced.isolation": "a task sees the whole machine as its user does"}

@@ -22,6 +22,7 @@ from storage.records.base import SECOND
 from storage.records.job import Job
 from storage.records.task import RestartPolicy, Task
 from tests import samples
+from tests.launchers import Direct
 from tests.parts.runner.world import Signer
 from tests.unit.runner.placements import placed
 
@@ -110,6 +111,7 @@ async def on_stage(
         store=nobody,
         variables=nobody,
         credentials=nobody,
+        launcher=Direct(directory),
         secret_dirs=SecretDirs(str(directory)),
         rendering=nobody,
         volumes={},

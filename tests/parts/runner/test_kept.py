@@ -9,15 +9,14 @@ import msgspec
 import pytest
 import trio
 
-from daemon.runner import kept_logs, taskdir
+from daemon.runner import kept_logs
 from daemon.runner.logs import TaskLog
-from daemon.runner.owner import ours
 from storage.queries import jobs
 from storage.records.allocation import Desired
 from storage.records.group import EphemeralDisk
 from storage.records.job import Job
 from storage.records.task import DispatchPayload, LogConfig
-from tests.parts.runner.world import World, batch, script
+from tests.parts.runner.world import World, batch, made_for, script
 
 STICKY = EphemeralDisk(sticky=True)
 WRITE = (
@@ -86,10 +85,8 @@ async def test_data_is_for_the_same_group_of_the_same_job_only(world: World) -> 
 
 
 def lay_out(root: Path, previous: Path, *tasks: str) -> None:
-    before = "" if previous == Path() else str(previous)
-    taskdir.make_shared(str(root), previous=before)
-    for task in tasks:
-        taskdir.make_task(str(root), task, ours(), before)
+    before = None if previous == Path() else previous.name
+    made_for(root, *tasks, previous=before)
 
 
 @pytest.fixture
@@ -252,11 +249,11 @@ def test_whose_logs_they_are_is_known_whole_or_not_at_all(
 ) -> None:
     whose = kept_logs.About(namespace="default", job_id="job", tasks={"main": LogConfig()})
     with monkeypatch.context() as killed:
-        killed.setattr(os, "rename", lambda *_: None)  # the last step is not come to
-        kept_logs.describe(str(tmp_path), whose)
-    assert kept_logs.about(tmp_path) is None
-    kept_logs.describe(str(tmp_path), whose)
-    assert kept_logs.about(tmp_path) == whose
+        killed.setattr(os, "rename", lambda *_, **__: None)  # the last step is not come to
+        made_for(tmp_path / "a", about=msgspec.json.encode(whose))
+    assert kept_logs.about(tmp_path / "a") is None
+    made_for(tmp_path / "a", about=msgspec.json.encode(whose))
+    assert kept_logs.about(tmp_path / "a") == whose
 
 
 def test_logs_that_were_put_aside_in_part_are_put_aside_whole(

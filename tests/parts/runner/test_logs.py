@@ -9,14 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from daemon.runner import taskdir
 from daemon.runner.holes import NoHoles
 from daemon.runner.logs import Chunk, TaskLog
-from daemon.runner.owner import ours
 from daemon.runner.rotation import Sweeper, finish_move, recover
 from storage.records.task import LogConfig
 from tests.parts.runner.conftest import needs_root
-from tests.parts.runner.world import Pipe, World, batch, script
+from tests.parts.runner.world import Pipe, World, batch, made_for, script
 
 MEGABYTE = 1024 * 1024
 
@@ -44,8 +42,7 @@ def no_holes(descriptor: int, start: int, end: int) -> None:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    taskdir.make_shared(str(tmp_path / "a"))
-    taskdir.make_task(str(tmp_path / "a"), "main", ours())
+    made_for(tmp_path / "a", "main")
     return tmp_path / "a"
 
 
@@ -377,7 +374,7 @@ def test_the_name_of_one_task_may_begin_like_another_ones(directory: Path) -> No
 
 
 def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) -> None:
-    taskdir.make_shared(str(tmp_path / "a"))
+    made_for(tmp_path / "a")
     other = tmp_path / "other"
     other.write_text("kept")
     log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
@@ -390,7 +387,7 @@ def test_a_log_is_not_written_to_a_file_that_has_another_name(tmp_path: Path) ->
 
 @needs_root
 def test_a_log_is_not_written_to_a_file_of_somebody_else(tmp_path: Path) -> None:
-    taskdir.make_shared(str(tmp_path / "a"))
+    made_for(tmp_path / "a")
     log = TaskLog(str(tmp_path / "a"), "main", "stdout", LogConfig())
     Path(log.path).write_text("planted")
     os.chown(log.path, 65534, 65534)

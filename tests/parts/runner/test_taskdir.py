@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from daemon.runner import taskdir
-from daemon.runner.owner import ours
+from tests.parts.runner.world import made_for
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Return the directory of an allocation with a task."""
     root = tmp_path / "allocation"
-    taskdir.make_shared(str(root))
-    taskdir.make_task(str(root), "main", ours())
+    made_for(root, "main")
     return root
 
 

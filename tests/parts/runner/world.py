@@ -18,7 +18,9 @@ from daemon.acl.task_tokens import TaskTokens
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import SystemClock
 from daemon.config import Config
+from daemon.launcher import directories
 from daemon.launcher.client import open_launcher
+from daemon.launcher.messages import Layout, Room
 from daemon.runner.node import Runner, open_runner
 from daemon.variables import change
 from daemon.variables.tasks import TaskVariables
@@ -200,7 +202,7 @@ async def open_world(
     async with (
         open_launcher(launchers.begin(), config.alloc_dir)
         if drivers is None
-        else nullcontext() as launcher,
+        else nullcontext(launchers.Direct(config.alloc_dir)) as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
         open_runner(
             store,
@@ -226,6 +228,13 @@ class Signer:
     def sign(self, claims: Mapping[str, object], key_id: str = "") -> str:
         payload = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
         return f"head.{payload}.{key_id}"
+
+
+def made_for(root: Path, *tasks: str, previous: str | None = None, about: bytes = b"") -> None:
+    """Make the directory of an allocation whose tasks run as we do."""
+    rooms = [Room(task=task, owner=None, is_seen=True) for task in tasks]
+    layout = Layout(rooms=rooms, about=about)
+    assert directories.lay_out(str(root.parent), root.name, previous, layout) == {}
 
 
 def state_of(allocation: Allocation, task: str = "main") -> TaskState:

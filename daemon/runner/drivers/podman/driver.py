@@ -11,6 +11,8 @@ from types import MappingProxyType
 import msgspec
 import trio
 
+from daemon.launcher.directories import ANYBODY
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers import config
 from daemon.runner.drivers.driver import (
     Attempt,
@@ -28,7 +30,6 @@ from daemon.runner.drivers.podman.spec import Settings
 from daemon.runner.drivers.process import signal_number
 from daemon.runner.env import Directories
 from daemon.runner.logs import TaskLog
-from daemon.runner.owner import ANYBODY, Owner
 from daemon.runner.usage import Account, Use
 from storage.records import durations
 from storage.records.base import SECOND

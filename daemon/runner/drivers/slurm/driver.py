@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from daemon.launcher.messages import Owner
 from daemon.runner.drivers import config
 from daemon.runner.drivers import session as sessions
 from daemon.runner.drivers.driver import (
@@ -28,7 +29,6 @@ from daemon.runner.drivers.slurm.submission import as_user
 from daemon.runner.drivers.slurm.tools import ToolFailed
 from daemon.runner.drivers.users import find_user
 from daemon.runner.env import Directories
-from daemon.runner.owner import Owner
 from storage.queries import cluster_runs
 from storage.records.cluster_run import ClusterRun, RunStatus
 from storage.records.pool import SLURM
