@@ -133,7 +133,7 @@ APART = {
     "daemon/acl/tokens.py:Tokens.issue": "only tokens that are not stored come here",
     "daemon/acl/tokens.py:Tokens.revoke": "who signs out of a browser after a login there",
     "daemon/acl/audit.py:Audit.trim": "once an hour",
-    "daemon/identity/issuer.py:Issuer.tend": "a signing key is forgotten weeks after another took its place",
+    "daemon/identity/issuer.py:Issuer._forget": "a signing key is forgotten weeks after another took its place",
     "daemon/identity/rotation.py:Rotations._failed": "a rotation by the clock that the cloud refused",
     "daemon/evals/applier.py:fail": "an evaluation that failed by a fault of ours",
     "daemon/evals/steering.py:unblock": "of more regions than one, and so refused",
