@@ -144,8 +144,13 @@ class Reader:
         """Return what `work` makes of the file as it is now. Raises `LongRead` if that is too much."""
         if self._connection.in_transaction:
             return work(self._snapshot)
+        # The end of the transaction is outside the share: an interrupted COMMIT would leave it open,
+        # and all later reads would see this moment.
+        return self.read(lambda db: self._within_share(db, work))
+
+    def _within_share(self, db: Snapshot, work: Callable[[Snapshot], T]) -> T:
         with self._share():
-            return self.read(work)
+            return work(db)
 
     @contextmanager
     def _share(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from storage import readers
 from storage.readers import LongRead, Snapshot
 from storage.store import Store
 
@@ -59,6 +60,17 @@ async def test_short_read_counts_all_that_it_reads_together(store: Store) -> Non
 async def test_refused_short_read_leaves_nothing_open(store: Store) -> None:
     with pytest.raises(LongRead):
         store.read_short(lambda db: db.all(ROWS, {"most": 10_000}))
+    before = store.read(Snapshot.last_index)
+    await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
+    assert store.read(Snapshot.last_index) == before + 1
+
+
+async def test_read_that_runs_out_of_time_ends_its_transaction(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "_STEPS", 1)  # also in the middle of a COMMIT
+    with pytest.raises(LongRead):
+        store.read_short(lambda db: db.one(f"{ROWS} ORDER BY -n", {"most": 10_000_000}))
     before = store.read(Snapshot.last_index)
     await store.write(lambda tx: tx.execute("UPDATE store SET created_at = 1", {}))
     assert store.read(Snapshot.last_index) == before + 1
