@@ -57,6 +57,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     lean_door: bool = True
     host_names: list[str] = []
     trusted_proxies: list[str] = []
+    connections_per_address: Natural = 100
+    connections_per_user: Natural = 2000
     lockout_threshold: Natural = 300
     lockout_seconds: Positive = 900
     region: str = "global"

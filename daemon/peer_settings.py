@@ -1,4 +1,4 @@
-"""Settings about users and raw_exec in the peer's spelling: `plugin` blocks and options of `client`."""
+"""Settings in the peer's spelling: `plugin` blocks, options of `client`, and `limits`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,8 @@ _OPTIONS = {
     "user.denylist": "user_denylist",
     "user.checked_drivers": "user_checked_drivers",
 }
+_BLOCKS = ("plugin", "client", "limits")
+_LIMITS = {"http_max_conns_per_client": "connections_per_address"}
 _LISTS = frozenset({"user_denylist", "user_checked_drivers"})
 
 
@@ -40,7 +42,7 @@ def hint(text: str) -> str:
 
 def translated(values: Mapping[str, object], origin: str) -> dict[str, object]:
     """Return settings with the peer's spellings under our names. Raises `Invalid`."""
-    ours = {name: value for name, value in values.items() if name not in ("plugin", "client")}
+    ours = {name: value for name, value in values.items() if name not in _BLOCKS}
     for written, name, value in _found(values, origin):
         if name in ours:
             raise Invalid(f"{origin}: {written} and {name} are the same setting; write one of them")
@@ -54,6 +56,7 @@ def _found(values: Mapping[str, object], origin: str) -> Iterator[tuple[str, str
     for path, known in (
         (("plugin", "raw_exec", "config"), _PLUGIN),
         (("client", "options"), _OPTIONS),
+        (("limits",), _LIMITS),
     ):
         inside: object = values
         for depth, part in enumerate(path):

@@ -21,6 +21,7 @@ from daemon.acl.tokens import STRANGER
 from daemon.parts import Parts
 from daemon.web import blocking
 from daemon.web import head as heads
+from daemon.web.admission import Share, most_connections
 from daemon.web.crowd import Crowd
 from daemon.web.guard import Guard, Proxies
 from daemon.web.head import Head
@@ -104,7 +105,7 @@ class Answering:
         self._proxies = Proxies(parts.config.trusted_proxies)
         self._random = secrets.SystemRandom().random
         self._kept = Kept()
-        self._crowd = Crowd()
+        self._crowd = Crowd(most_connections(Share.PORT))
 
     def way(self, head: Head) -> Way:
         """Return where a request leads."""

@@ -9,8 +9,7 @@ import re
 import socket
 import ssl
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import h11
@@ -36,7 +35,8 @@ from wsproto.events import Message
 from wsproto.utilities import ProtocolError as WebSocketError
 
 from daemon.config import Config
-from daemon.web.lean import Handed, Lean
+from daemon.web.admission import Admission, Seldom, Share, TooMany, accept
+from daemon.web.lean import HEAD_TIMEOUT, MOST, Handed, Lean
 from daemon.web.listeners import (
     Peer,
     group_id,
@@ -52,7 +52,6 @@ from storage.errors import leaves
 
 log = logging.getLogger("steward.web")
 
-MAX_CONNECTIONS = 4096  # a waiting reader holds one; beyond, a connection is closed at once
 _BAD_REQUEST, _VERSION_NOT_SUPPORTED = 400, 505
 _OF_UPGRADES = (b"connection", b"sec-websocket-protocol")  # which the library reads as ASCII
 _EXTENSIONS = b"sec-websocket-extensions"
@@ -70,8 +69,11 @@ class Listener:
         *,
         knows_peers: bool = False,
         group: int | None = None,
+        share: Share = Share.PORT,
+        has_hosts: bool = False,
     ) -> None:
-        self.listener = listener
+        """With `has_hosts`, each address that connects is a host of many clients."""
+        self.listener, self.share, self.has_hosts = listener, share, has_hosts
         self._knows_peers, self._group = knows_peers, group
 
     def peer(self, stream: Stream) -> Peer | None:
@@ -109,9 +111,11 @@ def open_listeners(config: Config, given: Sequence[socket.socket] = ()) -> Itera
         if config.socket_path is not None:
             group = group_id(config.operator_group) if config.operator_group else None
             here = sockets.enter_context(listen_here(config.socket_path, group=group))
-            places.append(Listener(_accepting(here), knows_peers=True, group=group))
+            places.append(
+                Listener(_accepting(here), knows_peers=True, group=group, share=Share.OPERATORS)
+            )
         tasks = sockets.enter_context(listen_here(config.task_socket_path, is_open=True))
-        places.append(Listener(_accepting(tasks)))
+        places.append(Listener(_accepting(tasks), share=Share.TASKS))
         yield Listeners(port.getsockname()[1], places, context)
 
 
@@ -150,7 +154,8 @@ def open_wrapper_listeners(config: Config) -> Iterator[Listeners]:
     with listen(config.wrapper_host, config.wrapper_port) as port:
         number = port.getsockname()[1]
         log.info("what runs on clusters is heard at %s port %s", config.wrapper_host, number)
-        yield Listeners(number, [Listener(_accepting(port, context))], context)
+        places = [Listener(_accepting(port, context), has_hosts=True)]
+        yield Listeners(number, places, context)
 
 
 def _accepting(
@@ -164,6 +169,7 @@ async def serve(
     app: AppWrapper,
     settings: ServerConfig,
     listeners: Sequence[Listener],
+    config: Config,
     closing: trio.Event,
     lean: Lean | None = None,
     *,
@@ -184,9 +190,9 @@ async def serve(
         async with trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
                 for listener in listeners:
-                    handler = _Handler(app, settings, context, listener, streams, lean)
-                    serving = partial(trio.serve_listeners, handler_nursery=connections)
-                    accepting.start_soon(serving, handler.serve, [listener.listener])
+                    admission = Admission(config, listener.share, has_hosts=listener.has_hosts)
+                    handler = _Handler(app, settings, context, listener, streams, lean, admission)
+                    accepting.start_soon(accept, listener.listener, handler.serve, connections)
                 task_status.started()
                 await closing.wait()
                 accepting.cancel_scope.cancel()
@@ -217,17 +223,23 @@ class _Handler:
         listener: Listener,
         streams: set[Stream],
         lean: Lean | None,
+        admission: Admission,
     ) -> None:
         self._app, self._settings, self._context, self._lean = app, settings, context, lean
-        self._listener, self._streams, self._number = listener, streams, 0
+        self._listener, self._streams, self._admission = listener, streams, admission
+        self._refusals = Seldom("a connection was refused")
 
     async def serve(self, stream: Stream) -> None:
-        """Serve one connection, which is closed afterwards."""
-        if self._number >= MAX_CONNECTIONS:
-            log.warning("more than %s connections: one is closed", MAX_CONNECTIONS)
-            await trio.aclose_forcefully(stream)
-            return
-        self._number += 1
+        """Serve one connection, unless its client has too many."""
+        with suppress(OSError):  # the client has gone already
+            try:
+                with self._admission.admitted(stream):
+                    await self._served(stream)
+            except TooMany as error:
+                self._refusals.warn(error)
+                await self._admission.refuse(stream, str(error))
+
+    async def _served(self, stream: Stream) -> None:
         self._streams.add(stream)
         try:
             await self._speak(stream)
@@ -240,10 +252,11 @@ class _Handler:
             log.exception("a connection failed, and was closed")
         finally:
             self._streams.discard(stream)
-            self._number -= 1
 
     async def _speak(self, stream: Stream) -> None:
-        peer, given = self._listener.peer(stream), Handed(b"", trio.current_time(), has_asked=False)
+        now = trio.current_time()
+        given = Handed(b"", now, has_asked=False, until=now + HEAD_TIMEOUT)
+        peer = self._listener.peer(stream)
         if self._lean is not None and isinstance(stream, trio.SocketStream):
             handed = await self._lean.serve(stream, peer)
             if handed is None:
@@ -268,11 +281,13 @@ class _Connection(TCPServer):
     async def take_over(self, given: Handed) -> None:
         """Serve the connection from here on."""
         self._given, self._idle_since, self._has_asked = given.data, given.since, given.has_asked
+        self._patience = trio.CancelScope(deadline=given.until)
+        self._awaits_head, self._has_begun = True, bool(given.data)
         await self.run()
 
     async def _idle_timeout(self) -> None:
         since = self._idle_since
-        with trio.move_on_at(since + self.config.keep_alive_timeout):
+        with self._patience:
             await self.context.terminated.wait()
             patience = self.config.graceful_timeout
             if not self._has_asked and trio.current_time() <= since + patience:
@@ -295,13 +310,29 @@ class _Connection(TCPServer):
         )
         if self._given:
             await self.protocol.handle(RawData(self._given))
-        await super()._read_data()
+        with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+            while data := bytes(await self.stream.receive_some(MOST)):
+                self._limit_head()
+                await self.protocol.handle(RawData(data))
+            await self.protocol.handle(RawData(b""))
+        await self.protocol.handle(Closed())
         await self.idle_task.stop()
+
+    def _limit_head(self) -> None:
+        """Limit the time that a head may take, from its first bytes on."""
+        if self._awaits_head and not self._has_begun:
+            self._has_begun = True
+            latest = trio.current_time() + HEAD_TIMEOUT
+            self._patience.deadline = min(self._patience.deadline, latest)
 
     async def protocol_send(self, event: Event) -> None:
         """Send what the protocol has to say."""
         if isinstance(event, Updated):
             self._has_asked, self._idle_since = True, trio.current_time()
+            self._awaits_head, self._has_begun = event.idle, False
+            self._patience = trio.CancelScope(
+                deadline=self._idle_since + self.config.keep_alive_timeout
+            )
         if isinstance(event, RawData):
             data, self._held = self._held + event.data, b""
             if _announces(data):

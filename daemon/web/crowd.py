@@ -11,7 +11,7 @@ import trio
 
 from storage.errors import TooOften
 
-MOST = 3072  # of the connections that there may be (`daemon/web/connections.py`)
+MOST = 3072  # and no more than three quarters of the connections (`daemon/web/admission.py`)
 
 
 NextOf = Callable[[AsyncIterator[bytes]], Awaitable[bytes | None]]
@@ -20,7 +20,9 @@ NextOf = Callable[[AsyncIterator[bytes]], Awaitable[bytes | None]]
 class Crowd:
     """Those who wait for what comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: int) -> None:
+        """Leave a quarter of so many connections to others."""
+        self._connections = connections
         self._open = 0
         self._waiting: set[trio.CancelScope] = set()  # for the next piece of what has no end
         self._is_closing = False
@@ -33,9 +35,10 @@ class Crowd:
 
     def check(self) -> None:
         """Raise `TooOften` when there is no place for another one."""
-        if self._open >= MOST:
+        most = min(MOST, self._connections * 3 // 4)
+        if self._open >= most:
             raise TooOften(
-                f"{MOST} answers stay open already: end some of them, or ask again later"
+                f"{most} answers stay open already: end some of them, or ask again later"
             )
 
     @contextmanager

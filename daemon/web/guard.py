@@ -99,11 +99,12 @@ class Proxies:
         if not self._networks:
             return address
         hops = forwarded.split(",") if forwarded else []
-        while self._is_trusted(address) and hops and (hop := _address(hops.pop())):
+        while self.has(address) and hops and (hop := _address(hops.pop())):
             address = str(hop)
         return address
 
-    def _is_trusted(self, address: str) -> bool:
+    def has(self, address: str) -> bool:
+        """Tell whether an address is one of these proxies."""
         known = _address(address)
         return known is not None and any(known in network for network in self._networks)
 

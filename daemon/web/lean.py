@@ -35,6 +35,7 @@ from storage.errors import StewardError
 log = logging.getLogger("steward.web")
 
 MOST = 64 * 1024  # bytes that are read at once
+HEAD_TIMEOUT = 10.0  # seconds that a new connection, or a head that has begun, may take to be whole
 _EXACT = 1.0  # seconds, to which the end of an idle connection is known here
 _SHORT = 60.0  # seconds that no read takes which does not wait
 SOON = 0.05  # seconds in which a body follows its head, when a client sends them one by one
@@ -54,12 +55,14 @@ _END = b"\r\n\r\n"
 class Handed(msgspec.Struct, frozen=True):
     """A connection for the server behind: what has come of a request, and what it is to know.
 
-    `since`: the moment on Trio's clock since when it waits for this request.
+    `since`: the moment on Trio's clock since when it waits for this request, whose head has to be
+    there at the moment `until`.
     """
 
     data: bytes
     since: float
     has_asked: bool  # and was answered, before
+    until: float
 
 
 class Plain(msgspec.Struct, frozen=True):
@@ -145,7 +148,7 @@ class Lean:
             # One for all requests: to open another for each would cost a seventh of it.
             with trio.CancelScope() as idleness:
                 while not self._is_closing:
-                    self._limit(idleness, since)
+                    self._limit(idleness, since, has_asked=has_asked)
                     data = await self._begun(stream, idleness)
                     if not data:
                         return None
@@ -160,13 +163,20 @@ class Lean:
                     data, since, has_asked = b"", trio.current_time(), True
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             return None
-        return Handed(data, since, has_asked)
+        until = self._latest(since, has_asked=has_asked)
+        if data:
+            until = min(until, trio.current_time() + HEAD_TIMEOUT)
+        return Handed(data, since, has_asked, until)
 
-    def _limit(self, idleness: trio.CancelScope, since: float) -> None:
+    def _limit(self, idleness: trio.CancelScope, since: float, *, has_asked: bool) -> None:
         """Let a wait that begins end in time; who ends it a little early has the server behind wait."""
-        latest = since + self._settings.keep_alive_timeout
+        latest = self._latest(since, has_asked=has_asked)
         if not latest - _EXACT <= idleness.deadline <= latest:
             idleness.deadline = latest
+
+    def _latest(self, since: float, *, has_asked: bool) -> float:
+        """Return when a client that sends nothing is given up."""
+        return since + (self._settings.keep_alive_timeout if has_asked else HEAD_TIMEOUT)
 
     async def _begun(self, stream: trio.SocketStream, idleness: trio.CancelScope) -> bytes:
         """Return what comes; nothing when the client has gone."""

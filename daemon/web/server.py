@@ -31,7 +31,7 @@ from daemon.web.answering import Answering, Doorkeeper, Unread
 from daemon.web.connections import PEER, Listener, serve
 from daemon.web.guard import ANY_NAME
 from daemon.web.head import Head, headers
-from daemon.web.lean import Lean
+from daemon.web.lean import HEAD_TIMEOUT, Lean
 from daemon.web.listeners import Peer
 from daemon.web.reply import Finished, text
 from daemon.web.request import Endpoint, Route
@@ -43,7 +43,7 @@ from storage import origin
 MAX_BODY = 16 * 1024 * 1024  # bytes; the largest job seen in the wild has 2 MiB
 MAX_HEAD = 32 * 1024  # bytes of request line and headers
 BODY_TIMEOUT = 60  # seconds for a body to arrive
-KEEP_ALIVE = 120  # seconds that an idle connection, or one that dawdles over its headers, lives
+KEEP_ALIVE = 120  # seconds that an idle connection lives after an answer
 CLOSING = 2  # seconds that answers under way get when the daemon ends
 
 
@@ -158,6 +158,7 @@ async def open_web(
     settings.include_server_header = False
     settings.h11_max_incomplete_size = MAX_HEAD
     settings.keep_alive_timeout = KEEP_ALIVE
+    settings.ssl_handshake_timeout = HEAD_TIMEOUT
     settings.keep_alive_max_requests = 2**31
     settings.graceful_timeout = CLOSING
     settings.websocket_max_message_size = MAX_FRAME
@@ -167,7 +168,7 @@ async def open_web(
     talks = Talks(parts, answering.router, answering.pages, answering.guard, closing)
     app = wrap_app(_Shielded(Door(answering, talks, most)), most, "asgi")
     async with trio.open_nursery() as nursery:
-        await nursery.start(serve, app, settings, listeners, closing, lean)
+        await nursery.start(serve, app, settings, listeners, parts.config, closing, lean)
         try:
             yield
         finally:

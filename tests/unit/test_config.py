@@ -312,8 +312,11 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
         [client.options]
         "user.denylist" = "root, postgres"
         "user.checked_drivers" = "exec"
+        [limits]
+        http_max_conns_per_client = 7
         """,
     )
+    assert config.connections_per_address == 7
     assert (config.raw_exec, config.denied_host_uids, config.denied_host_gids) == (
         True,
         "0,100-200",
@@ -331,6 +334,7 @@ def test_peers_spelling_of_users_and_raw_exec_is_read(tmp_path: Path) -> None:
             "unknown setting 'plugin.raw_exec.config.enable'",
         ),
         ("[plugin.docker.config]\nx = 1", "unknown setting 'plugin.docker'"),
+        ("[limits]\nrpc_max_conns_per_client = 1", "unknown setting 'limits.rpc_max_conns_per"),
         ("[client]\nenabled = true", "unknown setting 'client.enabled'"),
         ("plugin = 1", "plugin = 1: write it as a table"),
         ("raw_exec = true\n[plugin.raw_exec.config]\nenabled = true", "are the same setting"),

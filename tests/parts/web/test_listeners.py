@@ -15,7 +15,7 @@ import trio
 
 from daemon.acl.check import KNOWN, MANAGEMENT
 from daemon.config import Config
-from daemon.web import connections
+from daemon.web import admission
 from daemon.web.connections import open_listeners
 from daemon.web.listeners import ListenError, listen_here, tls_context
 from daemon.web.reply import Reply
@@ -317,11 +317,14 @@ def test_a_file_of_a_certificate_that_cannot_be_used_is_named(
 async def test_there_is_a_limit_of_connections(
     store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(admission, "MAX_CONNECTIONS", 4)
     async with serving(store, data_dir=home) as port:
         idle = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert await ask(await trio.open_tcp_stream("127.0.0.1", port)) == ""
+        refused = await ask(await trio.open_tcp_stream("127.0.0.1", port))
+        assert refused.startswith("HTTP/1.1 429 ")
+        assert "\r\nRetry-After: 1\r\n" in refused
+        assert f"user {os.getuid()} has 2 connections, which is its limit" in refused
         await idle.pop().aclose()
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert (await ask(await trio.open_tcp_stream("127.0.0.1", port))).startswith("HTTP/1.1 2")

@@ -1,0 +1,242 @@
+"""Admission of connections: bounded in all for each listener, and for each client.
+
+A client is a user of this host, or the address of another host. All users of this host share the
+loopback's addresses, so the kernel is asked who has opened such a connection. Each listener has a
+share of the descriptors that the daemon may open: connections to the port take none that the
+operators' socket, tasks or the store need. No error of `accept` ends the daemon or fills its log.
+"""
+
+import logging
+import resource
+import socket
+import struct
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+import msgspec
+import trio
+
+from daemon.config import Config
+from daemon.web.guard import Proxies
+from daemon.web.sending import Stream, send_now
+from storage.errors import StewardError
+
+log = logging.getLogger("steward.web")
+
+MAX_CONNECTIONS = 8192  # of a listener; each takes some 10 KiB, and more while it is served
+_OWN_NETWORK = 64  # bits of an IPv6 address that one client has for itself
+_LINGER = 1.0  # seconds in which a refused client reads why
+_MAX_LINGERING = 64
+
+PAUSE = 0.1  # seconds after an error of `accept`; descriptors or memory come back with time
+_APART = 60.0  # seconds between two lines about the same
+
+_SOCK_DIAG = 4  # linux/netlink.h: NETLINK_SOCK_DIAG
+_BY_FAMILY = 20  # linux/sock_diag.h: SOCK_DIAG_BY_FAMILY
+_REQUEST = 1  # linux/netlink.h: NLM_F_REQUEST
+_ANY_COOKIE = b"\xff" * 8
+_HEADER = struct.Struct("=IHHII")  # struct nlmsghdr: length, type, flags, sequence, port
+_QUESTION = struct.Struct("=BBBBI")  # struct inet_diag_req_v2: family, protocol, extensions, states
+_PORTS = struct.Struct("!HH")
+_OWNER = struct.Struct("=II")  # of struct inet_diag_msg: uid, inode
+_OWNER_AT = _HEADER.size + 4 + 48 + 12
+_PEERCRED = struct.Struct("3i")  # pid, uid, gid
+
+
+class Share(float, Enum):
+    """The part of the daemon's descriptors that the connections of a listener may take."""
+
+    PORT = 1 / 2
+    TASKS = 1 / 8
+    OPERATORS = 1 / 16
+
+
+class TooMany(StewardError):
+    """A connection is one too many; the text tells its client why."""
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Whose connection it is. Many may share one that is not `is_single`: it may have more of them."""
+
+    name: str
+    is_single: bool
+
+
+def most_connections(share: Share) -> int:
+    """Return how many connections a listener may have, by the descriptors that the daemon may open."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(min(MAX_CONNECTIONS, int(descriptors * share)), 1)
+
+
+class Admission:
+    """The connections of one listener."""
+
+    def __init__(self, config: Config, share: Share, *, has_hosts: bool = False) -> None:
+        """With `has_hosts` each address is a host of many clients, such as one of a cluster."""
+        self._most, self._has_hosts = most_connections(share), has_hosts
+        self._per_address = ("connections_per_address", config.connections_per_address)
+        self._per_user = ("connections_per_user", config.connections_per_user)
+        self._proxies = Proxies(config.trusted_proxies)
+        self._open: Counter[str] = Counter()
+        self._number = self._lingering = 0
+
+    @contextmanager
+    def admitted(self, stream: Stream) -> Iterator[None]:
+        """Count a connection while the block runs. Raises `TooMany`, and `OSError` if it has ended."""
+        client = self._client(_socket(stream))
+        self._check(client)
+        self._number += 1
+        self._open[client.name] += 1
+        try:
+            yield
+        finally:
+            self._number -= 1
+            self._open[client.name] -= 1
+            if not self._open[client.name]:
+                del self._open[client.name]
+
+    def _check(self, client: Client) -> None:
+        if self._number >= self._most:
+            raise TooMany(
+                f"the daemon has {self._most} connections, which is its limit; close some or retry later"
+            )
+        setting, limit = self._per_address if client.is_single else self._per_user
+        # No client may take all that there is, even where the setting allows it.
+        most = min(limit or self._most, max(self._most // 2, 1))
+        if self._open[client.name] >= most:
+            raise TooMany(
+                f"{client.name} has {most} connections, which is its limit "
+                f"({setting} = {limit}); close some or retry later"
+            )
+
+    def _client(self, connected: trio.socket.SocketType) -> Client:
+        """Return whose connection this is. Raises `OSError`."""
+        if connected.family == socket.AF_UNIX:
+            found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+            return Client(f"user {_PEERCRED.unpack(found)[1]}", is_single=False)
+        theirs, ours = connected.getpeername(), connected.getsockname()
+        address, own = _plain(theirs[0]), _plain(ours[0])
+        if address.is_loopback or address == own:
+            uid = owner(connected.family, theirs, ours)
+            return Client("this host" if uid is None else f"user {uid}", is_single=False)
+        is_single = not self._has_hosts and not self._proxies.has(str(address))
+        if isinstance(address, IPv6Address):
+            return Client(str(ip_network((address, _OWN_NETWORK), strict=False)), is_single)
+        return Client(str(address), is_single)
+
+    async def refuse(self, stream: Stream, why: str) -> None:
+        """Tell a client why its connection is refused, unless very many are told already."""
+        if isinstance(stream, trio.SocketStream) and self._lingering < _MAX_LINGERING:
+            self._lingering += 1
+            try:
+                await _turn_away(stream, why)
+            finally:
+                self._lingering -= 1
+
+
+async def _turn_away(stream: trio.SocketStream, why: str) -> None:
+    """Send the refusal, and read on for a moment.
+
+    To close a connection with a request that nobody has read resets it, and the refusal is lost.
+    """
+    body = f"{why}\n".encode()
+    head = (
+        "HTTP/1.1 429 Too Many Requests\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
+    )
+    with trio.move_on_after(_LINGER), suppress(trio.BrokenResourceError):
+        send_now(stream, head.encode() + body)
+        await stream.send_eof()
+        while await stream.receive_some(4096):
+            pass
+
+
+def _socket(stream: Stream) -> trio.socket.SocketType:
+    return (stream if isinstance(stream, trio.SocketStream) else stream.transport_stream).socket
+
+
+def _plain(text: str) -> IPv4Address | IPv6Address:
+    address = ip_address(text.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def owner(family: int, theirs: tuple[str, int], ours: tuple[str, int]) -> int | None:
+    """Return the user of the socket at the other end of a connection within this host.
+
+    None: nobody has it open any more, or the kernel does not tell. One question costs 10 to 20 µs,
+    however many connections there are; /proc/net/tcp would have to be read whole.
+    """
+    pair = _PORTS.pack(theirs[1], ours[1]), _packed(family, theirs[0]), _packed(family, ours[0])
+    question = b"".join(
+        (
+            _QUESTION.pack(family, socket.IPPROTO_TCP, 0, 0, 2**32 - 1),
+            *pair,
+            bytes(4),  # any interface
+            _ANY_COOKIE,
+        )
+    )
+    head = _HEADER.pack(_HEADER.size + len(question), _BY_FAMILY, _REQUEST, 1, 0)
+    try:
+        with socket.socket(
+            socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG
+        ) as kernel:
+            kernel.send(head + question)  # it answers before this returns
+            answer = kernel.recv(4096)
+    except OSError:
+        return None
+    if _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
+        return None
+    uid, inode = _OWNER.unpack_from(answer, _OWNER_AT)
+    return int(uid) if inode else None  # without one, its process has closed it
+
+
+def _packed(family: int, address: str) -> bytes:
+    return socket.inet_pton(family, address.partition("%")[0]).ljust(16, b"\0")
+
+
+# --- accepting ---
+
+
+class Seldom:
+    """Warnings about one matter that may happen very often: one line a minute."""
+
+    def __init__(self, matter: str) -> None:
+        self._matter = matter
+        self._next = -float("inf")
+        self._untold = 0
+
+    def warn(self, reason: object) -> None:
+        """Log a warning with the number of those that were left out, unless one was logged lately."""
+        now = trio.current_time()
+        if now < self._next:
+            self._untold += 1
+            return
+        log.warning("%s (%s more since the last line): %s", self._matter, self._untold, reason)
+        self._next, self._untold = now + _APART, 0
+
+
+async def accept(
+    listener: trio.abc.Listener[Stream],
+    serve: Callable[[Stream], Awaitable[None]],
+    connections: trio.Nursery,
+) -> None:
+    """Accept connections until cancelled, and close each when `serve` returns."""
+    errors = Seldom("a connection waits, because it cannot be accepted")
+
+    async def run(stream: Stream) -> None:
+        try:
+            await serve(stream)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    while True:
+        try:
+            stream = await listener.accept()
+        except OSError as error:
+            errors.warn(error.strerror)
+            await trio.sleep(PAUSE)
+        else:
+            connections.start_soon(run, stream)

@@ -1,0 +1,136 @@
+"""How many connections each client may have, and who counts as one client."""
+
+import os
+import resource
+import socket
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from daemon.config import Config
+from daemon.web import admission
+from daemon.web.admission import MAX_CONNECTIONS, Admission, Share, TooMany, most_connections
+
+OURS = "10.0.0.1"
+
+
+def connection(theirs: str, ours: str = OURS, family: int = socket.AF_INET) -> Any:
+    """Return a connection from an address, as it looks behind encryption."""
+    family = socket.AF_INET6 if ":" in theirs else family
+    connected = SimpleNamespace(
+        family=family, getpeername=lambda: (theirs, 40_000), getsockname=lambda: (ours, 4646)
+    )
+    return SimpleNamespace(transport_stream=SimpleNamespace(socket=connected))
+
+
+class Clients:
+    """Connections to one listener that stay open."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self.open = ExitStack()
+
+    def connect(self, *args: str, times: int = 1) -> None:
+        for _ in range(times):
+            self.open.enter_context(self._admission.admitted(connection(*args)))
+
+
+def clients(share: Share = Share.PORT, *, has_hosts: bool = False, **settings: Any) -> Clients:
+    return Clients(Admission(Config(**settings), share, has_hosts=has_hosts))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("10.9.8.7", "10.9.8.7"),
+        ("10.9.8.7", "::ffff:10.9.8.7"),
+        ("2001:db8:1:2:aaaa::1", "2001:db8:1:2:bbbb::2"),
+    ],
+)
+def test_address_has_a_hundred_connections(first: str, second: str) -> None:
+    many = clients()
+    many.connect(first, times=99)
+    many.connect(second)
+    with pytest.raises(
+        TooMany, match=r"has 100 connections, which is its limit \(connections_per_"
+    ):
+        many.connect(second)
+    many.connect("10.9.8.8", times=100)
+    many.open.close()
+    many.connect(first, times=100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"connections_per_address": 7}, 7),
+        ({"connections_per_address": 0}, MAX_CONNECTIONS // 2),
+        ({"trusted_proxies": ["10.9.0.0/16"]}, 2000),
+        ({"trusted_proxies": ["10.9.0.0/16"], "connections_per_user": 5}, 5),
+        ({"has_hosts": True}, 2000),
+    ],
+)
+def test_settings_change_the_limit_of_an_address(settings: Any, most: int) -> None:
+    many = clients(**settings)
+    many.connect("10.9.8.7", times=most)
+    with pytest.raises(TooMany, match=f" {most} connections"):
+        many.connect("10.9.8.7")
+
+
+@pytest.mark.parametrize("addresses", [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), (OURS, OURS)])
+def test_users_of_this_host_are_counted_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, str]
+) -> None:
+    uid: int | None = 1000
+    monkeypatch.setattr(admission, "owner", lambda *_: uid)
+    many = clients()
+    many.connect(*addresses, times=2000)
+    with pytest.raises(TooMany, match=r"user 1000 has 2000 .*\(connections_per_user = 2000\)"):
+        many.connect(*addresses)
+    uid = 1001
+    many.connect(*addresses, times=2000)
+    uid = None
+    many.connect(*addresses, times=2000)
+    with pytest.raises(TooMany, match="this host has 2000 "):
+        many.connect(*addresses)
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "found"),
+    [(1024, [512, 128, 64]), (65_536, [8192, 8192, 4096]), (8, [4, 1, 1])],
+)
+def test_listeners_have_shares_of_the_descriptors(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, found: list[int]
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (descriptors, descriptors))
+    assert [most_connections(share) for share in Share] == found
+    assert sum(found) < descriptors
+
+
+def test_no_client_takes_more_than_half_of_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (128, 128))
+    many = clients()
+    many.connect("10.9.8.7", times=32)
+    with pytest.raises(TooMany, match=r"10\.9\.8\.7 has 32 "):
+        many.connect("10.9.8.7")
+    many.connect("10.9.8.8", times=32)
+    with pytest.raises(TooMany, match="the daemon has 64 connections"):
+        many.connect("10.9.8.9")
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_kernel_tells_the_user_of_a_connection(family: int) -> None:
+    host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+    with socket.socket(family) as listener:
+        listener.bind((host, 0))
+        listener.listen()
+        client = socket.socket(family)
+        client.connect(listener.getsockname())
+        accepted, _ = listener.accept()
+        with accepted:
+            pair = accepted.getpeername(), accepted.getsockname()
+            assert admission.owner(family, *pair) == os.getuid()
+            client.close()
+            assert admission.owner(family, *pair) is None
