@@ -14,6 +14,8 @@ from typing import Protocol
 
 import trio
 
+from daemon.runner.room import in_rounds
+
 _STEP = 2000  # files and directories that are looked at in one go
 _PAUSE = 50  # times the length of a step
 _MOST_PENDING = 100_000  # directories, or entries of one, that are remembered; of more, what was counted is the answer
@@ -98,9 +100,7 @@ async def measure(directory: str) -> int:
 
 async def watch(tenants: Callable[[], Iterable[Tenant]], period: float) -> None:
     """Look at all allocations that run, again and again with `period` seconds between, until cancelled."""
-    while True:
-        await trio.sleep(period)
-        await look(tenants())
+    await in_rounds("look at disk usage", lambda: look(tenants()), period=period, first=period)
 
 
 async def look(tenants: Iterable[Tenant]) -> None:

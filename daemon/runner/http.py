@@ -14,8 +14,6 @@ import h11
 import msgspec
 import trio
 
-from daemon.runner.tls_contexts import client_context
-
 _CHUNK = 64 * 1024
 _PORTS = {"http": 80, "https": 443}
 
@@ -107,7 +105,11 @@ async def connect(
 
     What `permit` raises goes through.
     """
-    context = await client_context(verify=verify, protocol=protocol) if tls else None
+    context = None
+    if tls:
+        from daemon.runner.tls_contexts import client_context  # few connections are encrypted
+
+        context = await client_context(verify=verify, protocol=protocol)
     try:
         stream = await _reach(host, port, permit)
     except (OSError, UnicodeError) as error:

@@ -5,6 +5,7 @@ import os
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
+from errno import EMFILE, ENFILE
 
 import msgspec
 
@@ -31,6 +32,8 @@ from storage.records.times import rfc3339
 from storage.store import Store
 
 _STANDARD_ERROR = 2
+SHORTAGE_PAUSE = 1.0  # seconds between two tries while no descriptor is free: that costs no attempt
+_NEEDED = 8  # descriptors of the setup and the start of a task
 _MEGABYTE = 1024 * 1024
 _SHOWN_EVENTS = 10  # of a node, as the peer keeps
 
@@ -89,6 +92,24 @@ def raise_limit() -> None:
     """Let the daemon have as many descriptors as it may: a running task needs one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Tell whether the process or the host has no free descriptor."""
+    return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
+
+
+def is_short() -> bool:
+    """Tell whether a task that starts now would find too few descriptors."""
+    taken: list[int] = []
+    try:
+        taken.extend(os.eventfd(0) for _ in range(_NEEDED))
+    except OSError as error:
+        return is_shortage(error)
+    finally:
+        for one in taken:
+            os.close(one)
+    return False
 
 
 def keep_descriptors() -> None:

@@ -99,6 +99,22 @@ def beyond(
     return found[::-1]
 
 
+async def in_rounds(
+    name: str, work: Callable[[], Awaitable[None]], *, period: float, first: float
+) -> None:
+    """Do some work after `first` seconds and then again every `period` seconds, until cancelled.
+
+    After an `OSError` the next round follows in its time.
+    """
+    await trio.sleep(first)
+    while True:
+        try:
+            await work()
+        except OSError as error:
+            _log.warning("%s: this round failed, the next follows in %g s: %s", name, period, error)
+        await trio.sleep(period)
+
+
 async def keep_room(
     config: Config,
     ended: Callable[[], Awaitable[Sequence[str]]],
@@ -116,8 +132,9 @@ async def keep_room(
         disk_percent=config.gc_disk_usage_threshold,
         inode_percent=config.gc_inode_usage_threshold,
     )
-    while True:
-        await trio.sleep(config.gc_interval_seconds)
+
+    async def look_once() -> None:
+        nonlocal sizes
         found = await ended()
         if most := config.retention_alloc_mb * _MB:
             sizes = {one: sizes.get(one) or await _size(config, one) for one in found}
@@ -132,6 +149,9 @@ async def keep_room(
             found = [one for one in found if one not in set(gone)]
         await make_room(found, bounds, measure=partial(look, config.alloc_dir), remove=remove)
 
+    period = config.gc_interval_seconds
+    await in_rounds("garbage collection of directories", look_once, period=period, first=period)
+
 
 async def _size(config: Config, alloc_id: str) -> int:
     return await trio.to_thread.run_sync(size, config.alloc_dir / alloc_id)
@@ -139,7 +159,8 @@ async def _size(config: Config, alloc_id: str) -> int:
 
 async def keep_logs(config: Config, clock: Clock) -> None:
     """Remove logs whose time is over, or that take too much, again and again, until cancelled."""
-    while True:
+
+    async def sweep() -> None:
         look = partial(
             kept_logs.sweep,
             config.logs_dir,
@@ -148,7 +169,8 @@ async def keep_logs(config: Config, clock: Clock) -> None:
             now=clock.now() / SECOND,
         )
         await trio.to_thread.run_sync(look)
-        await trio.sleep(_LOGS_LOOKED_AT)
+
+    await in_rounds("garbage collection of logs", sweep, period=_LOGS_LOOKED_AT, first=0)
 
 
 async def make_room(

@@ -8,11 +8,12 @@ that was started is found again by its driver, and never started a second time.
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import trio
 
-from daemon.runner import events
+from daemon.runner import events, machine
 from daemon.runner.changes import Changes, first_of
 from daemon.runner.drivers.driver import (
     Attempt,
@@ -312,11 +313,15 @@ class TaskRunner:
         if trouble := self._past.trouble or lacking(self.task):
             self._emit(events.setup_failure(self._now(), trouble))
             return Outcome.UNRECOVERABLE
+        if not await self._wait_for_descriptors():
+            return Outcome.KILLED
         if (outcome := await self._provide()) is not None:
             return outcome
         began: int | None = None
         try:
             running = await self._start()
+            if running is None:
+                return Outcome.KILLED
             if is_queued(running):
                 began = await self._wait_in_queue(running)
             else:
@@ -356,16 +361,47 @@ class TaskRunner:
         await first_of(bring, self._killed.wait)
         return Outcome.KILLED if self._killed.is_set() else outcome
 
-    async def _start(self) -> Running:
+    async def _wait_for_descriptors(self) -> bool:
+        """Wait until the daemon has free descriptors; tell whether there shall still be an attempt."""
+        is_told = False
+        while machine.is_short():
+            if not is_told:
+                self._emit_now(
+                    events.driver_failure(self._now(), "the daemon has no free descriptor")
+                )
+                is_told = True
+            if not await self._pause_for_descriptors():
+                return False
+        return True
+
+    async def _pause_for_descriptors(self) -> bool:
+        await first_of(partial(trio.sleep, machine.SHORTAGE_PAUSE), self._killed.wait)
+        return not self._killed.is_set()
+
+    async def _start(self) -> Running | None:
+        """Start the task; a shortage of descriptors costs no attempt. None: it was killed meanwhile.
+
+        Raises `InvalidConfig`, `StartFailed`.
+        """
         driver = self._host.drivers.get(self.task.driver)
         if driver is None:
             raise StartFailed(f'driver "{self.task.driver}" is not available on this node')
-        self._is_launched = driver.is_prompt
-        try:
-            return await driver.start(self._prepared())
-        finally:
-            self._is_launched = False
-            self._changes.announce()
+        is_told = False
+        while True:
+            self._is_launched = driver.is_prompt
+            try:
+                return await driver.start(self._prepared())
+            except StartFailed as error:
+                if not machine.is_shortage(error.__cause__):
+                    raise
+                if not is_told:
+                    self._emit_now(events.driver_failure(self._now(), str(error)))
+                    is_told = True
+            finally:
+                self._is_launched = False
+                self._changes.announce()
+            if not await self._pause_for_descriptors():
+                return None
 
     async def _accompany(self, running: Running) -> Outcome:
         """Wait for the end of an attempt, and keep its logs within their limits until then."""

@@ -67,6 +67,7 @@ HARMLESS = {
                 "pipe2",
                 "cpu_count",
                 "dup",
+                "eventfd",
                 "fdopen",
                 "fsdecode",
                 "fsencode",

@@ -116,12 +116,12 @@ class Local:
         try:
             if not (claim.is_held(path) or claim.read(path).shim):
                 process = await self._spawn(attempt, path)
+            return process or await self._find(attempt, path)
         except OSError as error:
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
         except ValueError as error:  # a text that no process can be given
             raise StartFailed(f"cannot start the task: {error}") from error
-        return process or await self._find(attempt, path)
 
     async def adopt(self, attempt: Attempt, handle: bytes) -> Running | None:
         """Find the attempt by its claim; None when there is none, or nothing was started."""

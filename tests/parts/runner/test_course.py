@@ -1,11 +1,17 @@
 """The course of an allocation in time: restarts, delays, health (golden: restart-policy)."""
 
+import errno
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from daemon.runner import machine
+from daemon.runner.drivers.driver import Attempt, Running, StartFailed
+from daemon.runner.drivers.mock import MockDriver
 from storage.records.allocation import Desired, DesiredTransition
 from storage.records.base import SECOND
 from storage.records.group import EphemeralDisk, Migrate, Update
@@ -64,6 +70,75 @@ async def test_a_service_that_ends_well_is_started_again_all_the_same(
         await stage.runner.ended.wait()
     assert at(stage, "Started") == [0, 5, 10]
     assert stage.status == "failed"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_start_without_free_descriptors_is_repeated_and_costs_no_attempt(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    start, failures = MockDriver.start, iter(range(30))
+
+    async def short(driver: MockDriver, attempt: Attempt) -> Running:
+        if next(failures, None) is None:
+            return await start(driver, attempt)
+        error = OSError(number, os.strerror(number))
+        raise StartFailed(f"cannot start the task: {error}", recoverable=True) from error
+
+    monkeypatch.setattr(MockDriver, "start", short)
+    task = mock(config={"run_for": "1s"}, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert at(stage, "Driver Failure") == [0]
+    assert at(stage, "Started") == [30]
+    assert (stage.book.states["main"].restarts, stage.status) == (0, "complete")
+
+
+async def test_attempt_waits_for_free_descriptors(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([True] * 30)
+    monkeypatch.setattr(machine, "is_short", lambda: next(answers, False))
+    task = mock(config={"run_for": "1s"}, restart_policy=TWICE)
+    async with on_stage(batch(task), tmp_path) as stage:
+        await stage.runner.ended.wait()
+    assert (at(stage, "Driver Failure"), at(stage, "Started")) == ([0], [30])
+    assert (stage.book.states["main"].restarts, stage.status) == (0, "complete")
+
+
+async def test_task_that_waits_for_descriptors_can_be_stopped(
+    tmp_path: Path, autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "is_short", lambda: True)
+    async with on_stage(service(mock()), tmp_path) as stage:
+        await trio.sleep(60)
+        stage.want(desired_status="stop")
+        await stage.runner.ended.wait()
+    assert at(stage, "Started") == []
+    assert stage.status == "complete"
+
+
+LIMITED = """
+import os, resource
+from daemon.runner.machine import is_short
+before = len(os.listdir("/proc/self/fd"))
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+print(is_short())
+taken = []
+try:
+    while True:
+        taken.append(os.open("/", os.O_PATH))
+except OSError:
+    pass
+print(is_short())
+for one in taken:
+    os.close(one)
+print(is_short(), len(os.listdir("/proc/self/fd")) == before)
+"""
+
+
+async def test_shortage_is_noticed_and_leaves_no_descriptor_open() -> None:
+    done = await trio.run_process([sys.executable, "-c", LIMITED], capture_stdout=True)
+    assert done.stdout.split() == [b"False", b"True", b"False", b"True"]
 
 
 @pytest.mark.parametrize(("recoverable", "starts"), [(True, 3), (False, 1)])

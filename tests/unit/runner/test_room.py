@@ -1,11 +1,14 @@
 """Directories of ended allocations: which go, and when."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 import trio
 
 from daemon.config import Config
+from daemon.runner import disk
 from daemon.runner.room import Bounds, Use, beyond, keep_room, look, make_room, reason, size
 
 BOUNDS = Bounds(allocations=3, disk_percent=90, inode_percent=80)
@@ -144,6 +147,39 @@ async def test_a_job_keeps_no_more_than_it_may(
         await looked.wait()
         nursery.cancel_scope.cancel()
     assert place.removed == ["a", "b"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.EIO])
+async def test_round_that_fails_is_followed_by_the_next(
+    autojump_clock: trio.abc.Clock, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    looks = []
+
+    async def ended() -> list[str]:
+        looks.append(trio.current_time())
+        raise OSError(number, os.strerror(number))
+
+    async def owners(_: object) -> dict[str, tuple[str, str]]:
+        return {}
+
+    with trio.move_on_after(25):
+        await keep_room(Config(gc_interval_seconds=10), ended, owners, Place(0).remove)
+    assert looks == [10, 20]
+    assert [os.strerror(number) in one.getMessage() for one in caplog.records] == [True, True]
+
+
+async def test_looks_at_disk_usage_go_on_after_one_that_fails(
+    autojump_clock: trio.abc.Clock,
+) -> None:
+    looks = []
+
+    def tenants() -> list[disk.Tenant]:
+        looks.append(trio.current_time())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with trio.move_on_after(25):
+        await disk.watch(tenants, 10)
+    assert looks == [10, 20]
 
 
 async def test_it_is_looked_at_from_time_to_time(autojump_clock: trio.abc.Clock) -> None:
