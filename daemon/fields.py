@@ -14,6 +14,7 @@ import msgspec
 
 from daemon.jobspec.gotext import quote
 from storage.errors import Malformed
+from storage.records.codec import has_more_values
 from storage.records.numbers import whole
 
 T = TypeVar("T")
@@ -21,6 +22,8 @@ Values = Mapping[str, object]
 
 MAX_DEPTH = 500  # of nested JSON; nothing here has more than three levels
 MAX_FIELDS = 1000  # of a form
+MAX_FORM = 256 * 1024  # bytes of a form: all is decoded on the event loop
+MAX_VALUES = 20_000  # of a body of JSON; the largest, a lookup, has some hundred
 
 _FORM = "application/x-www-form-urlencoded"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -132,6 +135,8 @@ def parse(body: bytes, content_type: str) -> Values:
         return _form(body)
     if not body.strip():
         return {}
+    if len(body) > MAX_VALUES and has_more_values(body, MAX_VALUES):
+        raise Malformed(f"error parsing JSON: more than {MAX_VALUES} values; send less at once")
     try:
         values = msgspec.json.decode(body, type=dict[str, object] | None)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -152,6 +157,8 @@ def of_query(pairs: Iterable[tuple[str, str]]) -> Values:
 
 
 def _form(body: bytes) -> Values:
+    if len(body) > MAX_FORM:
+        raise Malformed(f"the form has {len(body)} bytes, at most {MAX_FORM}: send it as JSON")
     try:
         pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError as error:

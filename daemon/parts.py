@@ -1,7 +1,9 @@
 """What the handlers of requests work with: the open parts of the daemon, by what they offer."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import IO, Protocol
+from contextlib import asynccontextmanager
+from typing import IO, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -18,9 +20,15 @@ from daemon.identity.door import Door
 from daemon.identity.issuer import Issuer
 from daemon.jobspec.policies import Policies
 from daemon.logs import Monitor
+from storage.errors import TooOften
 from storage.records.service import CheckResult
 from storage.records.usage import AllocationUsage, MachineUsage
 from storage.store import Store
+
+T = TypeVar("T")
+
+_AT_ONCE = 2  # pieces of long work
+_EACH = 8  # requests of one client that are worked on or wait
 
 
 class Line(Protocol):
@@ -124,6 +132,42 @@ class Rights(Protocol):
         ...
 
 
+class Admission:
+    """Who may have long work done: few at once, and few that wait, so that no client takes all of it.
+
+    Threads do it. They share one interpreter, so that more of them at once would answer nobody sooner,
+    and would have the event loop wait more often.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._clients: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Hold one of the few places while the block runs, when it is free.
+
+        Raises `TooOften` where the client has too many requests that wait.
+        """
+        if self._clients[client] >= _EACH:
+            raise TooOften(
+                f"{_EACH} large requests of this client are worked on or wait already: send the next "
+                "one when one of them is answered"
+            )
+        self._clients[client] += 1
+        try:
+            async with self._limiter:
+                yield
+        finally:
+            self._clients[client] -= 1
+            self._clients += Counter()  # forgets those without any
+
+    async def run(self, client: str, work: Callable[[], T]) -> T:
+        """Return what `work` returns, done in a thread. Raises `TooOften`, and what it raises."""
+        async with self.turn(client):
+            return await trio.to_thread.run_sync(work)
+
+
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The open parts of one daemon."""
 
@@ -143,6 +187,6 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     policies: Policies = Policies()
     feed: Feed = msgspec.field(default_factory=Feed)
     monitor: Monitor = msgspec.field(default_factory=Monitor)
-    parsing: trio.CapacityLimiter = msgspec.field(default_factory=lambda: trio.CapacityLimiter(2))
+    admission: Admission = msgspec.field(default_factory=Admission)
     # Each needs room on the disk for the store and its packed copy.
     snapshots: trio.CapacityLimiter = msgspec.field(default_factory=lambda: trio.CapacityLimiter(1))

@@ -69,7 +69,7 @@ async def bootstrap(request: Request) -> Reply:
     """Make the first management token."""
     _check_on(request)
     parts = request.parts
-    body = request.decode(BootstrapRequest) if request.body else BootstrapRequest()
+    body = await request.decoded(BootstrapRequest) if request.body else BootstrapRequest()
     issued = await first.bootstrap(
         parts.store,
         parts.tokens,
@@ -120,12 +120,12 @@ def read_token(request: Request, db: Snapshot) -> Reply:
 
 async def create_token(request: Request) -> Reply:
     """Make a token, or change the one that the body names."""
-    return await _put_token(request, request.decode(TokenRequest))
+    return await _put_token(request, await request.decoded(TokenRequest))
 
 
 async def update_token(request: Request) -> Reply:
     """Change the token of the path."""
-    body = request.decode(TokenRequest)
+    body = await request.decoded(TokenRequest)
     if body.accessor_id != request["accessor"]:
         raise Malformed("ACL token accessor does not match request path")
     return await _put_token(request, body)
@@ -220,7 +220,7 @@ def read_policy(request: Request, db: Snapshot) -> Reply:
 async def put_policy(request: Request) -> Reply:
     """Make a policy, or change it."""
     _check_on(request)
-    body = request.decode(PolicyRequest)
+    body = await request.decoded(PolicyRequest)
     if body.name != request["name"]:
         raise Malformed("ACL policy name does not match request path")
     given = msgspec.convert(body, Policy, from_attributes=True)
@@ -261,7 +261,7 @@ class ExplainRequest(Record, frozen=True, kw_only=True):
 
 async def explain_request(request: Request) -> Reply:
     """Tell which rule allows a request to the holder of a token or of policies, or refuses it."""
-    body, parts = request.decode(ExplainRequest), request.parts
+    body, parts = await request.decoded(ExplainRequest), request.parts
     if not body.path:
         raise Malformed("Path must name what is requested, for example /v1/jobs")
     if body.token and body.policies:
@@ -332,12 +332,12 @@ def _role(request: Request, db: Snapshot, found: AclRole | None) -> Reply:
 
 async def create_role(request: Request) -> Reply:
     """Make a role, or change the one that the body names."""
-    return await _put_role(request, request.decode(RoleRequest))
+    return await _put_role(request, await request.decoded(RoleRequest))
 
 
 async def update_role(request: Request) -> Reply:
     """Change the role of the path."""
-    body = request.decode(RoleRequest)
+    body = await request.decoded(RoleRequest)
     if body.id != request["role_id"]:
         raise Malformed("ACL role ID does not match request path")
     return await _put_role(request, body)

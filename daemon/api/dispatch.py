@@ -50,7 +50,7 @@ class PeriodicPauseResponse(Record, frozen=True, kw_only=True):
 
 async def dispatch(request: Request) -> Reply:
     """Run a parameterized job once, with the payload and meta of the request."""
-    return await _dispatch(request, request.decode(JobDispatchRequest))
+    return await _dispatch(request, await request.decoded(JobDispatchRequest))
 
 
 async def dispatch_payload(request: Request) -> Reply:

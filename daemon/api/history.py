@@ -115,7 +115,7 @@ def submission(request: Request, db: Snapshot) -> Reply:
 
 async def revert(request: Request) -> Reply:
     """Make an older version the newest one."""
-    parts, body = request.parts, request.decode(history.JobRevertRequest)
+    parts, body = request.parts, await request.decoded(history.JobRevertRequest)
     history.check_ids(body.job_id, request["job_id"])
     done = await history.revert_job(
         parts.store,
@@ -137,7 +137,7 @@ async def revert(request: Request) -> Reply:
 
 async def stable(request: Request) -> Reply:
     """Say whether a version works."""
-    body = request.decode(history.JobStabilityRequest)
+    body = await request.decoded(history.JobStabilityRequest)
     history.check_ids(body.job_id, request["job_id"])
     index = await history.set_stable(request.parts.store, request.namespace, body)
     return Reply(body=JobStabilityResponse(index=index, job_modify_index=index), index=index)
@@ -145,7 +145,7 @@ async def stable(request: Request) -> Reply:
 
 async def tag(request: Request) -> Reply:
     """Give a version a name."""
-    parts, body = request.parts, request.decode(history.TagVersionRequest)
+    parts, body = request.parts, await request.decoded(history.TagVersionRequest)
     now = parts.clock.now()
     given, index = await history.tag_version(
         parts.store, request.namespace, request["job_id"], request["name"], body, now

@@ -116,12 +116,12 @@ def read(request: Request, db: Snapshot) -> Reply:
 
 async def register(request: Request) -> Reply:
     """Create a job, or update it when it exists."""
-    return await _register(request, request.decode(JobRegisterRequest))
+    return await _register(request, await request.decoded(JobRegisterRequest))
 
 
 async def update(request: Request) -> Reply:
     """Update the job of the path, or create it."""
-    body = request.decode(JobRegisterRequest)
+    body = await request.decoded(JobRegisterRequest)
     if body.job is not None and body.job.get("ID", request["job_id"]) != request["job_id"]:
         raise Malformed("Job ID does not match name")
     return await _register(request, body)
@@ -166,7 +166,7 @@ def check_right(
 
 async def validate(request: Request) -> Reply:
     """Say what is wrong or dubious with a job, and do nothing."""
-    body = request.decode(JobValidateRequest)
+    body = await request.decoded(JobValidateRequest)
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
     around = surroundings(request, secret_in(body.job))

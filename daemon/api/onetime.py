@@ -53,7 +53,7 @@ async def make(request: Request) -> Reply:
 async def exchange(request: Request) -> Reply:
     """Give the token of a one-time secret, once."""
     parts = request.parts
-    body = request.decode(OneTimeTokenExchangeRequest)
+    body = await request.decoded(OneTimeTokenExchangeRequest)
     try:
         found = await onetime.exchange(parts.store, parts.tokens, body.one_time_secret_id)
     except Denied:

@@ -3,8 +3,6 @@
 import secrets
 from functools import partial
 
-import trio
-
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
@@ -28,12 +26,12 @@ class JobsParseRequest(Record, frozen=True, kw_only=True):
 
 async def parse(request: Request) -> Reply:
     """Return the job that a job file describes (golden: parse, golden/hcl)."""
-    body = request.decode(JobsParseRequest)
+    body = await request.decoded(JobsParseRequest)
     if not body.job_hcl:
         raise Malformed("Job spec is empty")
     work = partial(_parsed, body, explains=bool(request.accept))
     # In a thread, so that the others' requests need not wait: a short text may be much work too.
-    return await trio.to_thread.run_sync(work, limiter=request.parts.parsing)
+    return await request.parts.admission.run(request.client, work)
 
 
 def _parsed(body: JobsParseRequest, *, explains: bool) -> Reply:

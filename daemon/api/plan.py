@@ -51,7 +51,7 @@ class JobPlanResponse(Record, frozen=True, kw_only=True):
 
 async def plan(request: Request) -> Reply:
     """Show what registering a job would do."""
-    parts, body = request.parts, request.decode(JobPlanRequest)
+    parts, body = request.parts, await request.decoded(JobPlanRequest)
     if body.job is None:
         raise Malformed("Job must be specified")
     if "ID" not in body.job:

@@ -117,7 +117,7 @@ async def evaluate(request: Request) -> Reply:
     parts, job_id = request.parts, request["job_id"]
     body = JobEvaluateRequest(job_id=job_id)
     if request.body:  # clients of old send none
-        body = request.decode(JobEvaluateRequest)
+        body = await request.decoded(JobEvaluateRequest)
     check_ids(body.job_id, job_id)
     done = await evaluate_job(
         parts.store,

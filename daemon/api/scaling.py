@@ -64,7 +64,7 @@ def _standing(found: list[Allocation]) -> dict[str, int]:
 
 async def scale(request: Request) -> Reply:
     """Give a group another count, or keep a note why not."""
-    parts, body = request.parts, request.decode(ScalingRequest)
+    parts, body = request.parts, await request.decoded(ScalingRequest)
     check_right(request, None, request.namespace, override=body.policy_override)
     check_accepts(request)
     done = await scale_job(

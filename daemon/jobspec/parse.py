@@ -25,6 +25,7 @@ from daemon.jobspec.hcl.walk import references
 from daemon.jobspec.variables import Given, declared, given_in_file, values_of
 from storage.records.codec import Document
 
+MAX_LENGTH = 4 * 2**20  # characters of a text: twice the largest job in the wild
 FILE_NAME = "input.hcl"  # what the peer calls a text that came without a name
 _TOP = {"job": 1, "variable": 1, "variables": 0, "locals": 0}
 
@@ -73,11 +74,22 @@ def environment_used(file: JobFile) -> dict[str, str]:
 
 def _scope(file: JobFile, outside: Outside) -> Scope:
     return Scope(
-        source=Source(file.name, sound(file.text)),
+        source=_source(file.name, file.text),
         values={},
         functions=FUNCTIONS,
         outside=outside,
         budget=Budget(),
+    )
+
+
+def _source(name: str, text: str) -> Source:
+    """Return a text with its name. Raises `Faulty` when it is too long."""
+    if len(text) <= MAX_LENGTH:
+        return Source(name, sound(text))
+    beginning = Source(name, sound(text[:1000]))
+    detail = f"The text has {len(text)} characters, at most {MAX_LENGTH}."
+    raise Faulty(
+        [Diagnostic(summary="Text too long", detail=detail, source=beginning, start=0, end=1)]
     )
 
 
@@ -93,15 +105,15 @@ def _given(file: JobFile) -> dict[str, Given]:
     """Return the values that are given to variables. Raises `Faulty`."""
     found: dict[str, Given] = {}
     for name, text in file.environment.items():
-        found[name] = Given(origin="environment", source=Source(f"environment {name}", sound(text)))
+        found[name] = Given(origin="environment", source=_source(f"environment {name}", text))
     for file_name, text in file.variable_files:
         try:
-            found |= given_in_file(Source(file_name, sound(text)))
+            found |= given_in_file(_source(file_name, text))
         except Faulty as error:
             before = "unable to parse var content: "
             raise Faulty(error.diagnostics, before) from error
     for name, text in file.flags.items():
-        found[name] = Given(origin="flag", source=Source(f"-var {name}", sound(text)))
+        found[name] = Given(origin="flag", source=_source(f"-var {name}", text))
     return found
 
 

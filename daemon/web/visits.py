@@ -15,6 +15,7 @@ browsers take from encrypted answers alone (RFC 6265bis, section 4.1.3.1).
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
@@ -24,7 +25,7 @@ from daemon.acl.audit import Trail
 from daemon.parts import Parts
 from daemon.web.parameters import Query
 from daemon.web.reply import JSON, Reply, text
-from daemon.web.request import Request
+from daemon.web.request import SHORT, Request
 from daemon.web.router import Router
 from daemon.web.sessions import Session, Sessions
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
@@ -36,6 +37,7 @@ PROOF = "proof"  # the field of a form that carries it
 COOKIE = "steward_session"
 SECURE_COOKIE = f"__Secure-{COOKIE}"
 _MOST_FIELDS = 200  # of a form
+_LONGEST_FORM = 6 * 1024 * 1024  # bytes; one with a job file of 4 MB fits
 
 # No script but ours, nothing from elsewhere, nobody's frame.
 HEADERS = {
@@ -93,6 +95,8 @@ class Visit:
     def form(self) -> Mapping[str, str]:
         """Return the fields of the form that was sent. Raises `Malformed`."""
         if self._form is None:
+            if len(self.request.body) > _LONGEST_FORM:
+                raise Malformed(f"the form has more than {_LONGEST_FORM} bytes: send less at once")
             try:
                 fields = parse_qsl(
                     self.request.body.decode(),
@@ -234,6 +238,9 @@ class Pages:
         names = _names(headers, is_secure=is_secure)
         visit = Visit(asked, self._session(names), self._ask, self._sessions, trail)
         visit.is_unclear = len(names) > 1
+        if len(asked.body) > SHORT:  # it is told of where it is used
+            with suppress(Malformed):
+                await asked.parts.admission.run(asked.address, lambda: visit.form)
         if not page.is_file:
             await self._recognize(visit, trail)
         if asked.method != "GET" and (reason := _refusal(visit, headers)):

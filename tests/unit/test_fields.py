@@ -6,6 +6,18 @@ from daemon.fields import Fields, is_duration, of_query, parse
 from storage.errors import Malformed
 
 
+def test_a_body_of_many_values_is_refused_before_they_are_made() -> None:
+    with pytest.raises(Malformed, match="error parsing JSON: more than 20000 values"):
+        parse(b'{"a":[' + b"1," * 20_000 + b"1]}", "")
+    assert parse(b'{"a":"' + b"," * 30_000 + b'"}', "") == {"a": "," * 30_000}
+
+
+def test_a_long_form_is_refused() -> None:
+    form = "application/x-www-form-urlencoded"
+    with pytest.raises(Malformed, match="the form has 300002 bytes, at most 262144"):
+        parse(b"a=" + b"%41" * 100_000, form)
+
+
 @pytest.mark.parametrize(
     ("value", "seconds"),
     [

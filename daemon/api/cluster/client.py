@@ -43,7 +43,7 @@ def _known(request: Request) -> str:
 
 async def restart(request: Request) -> Reply:
     """Begin another attempt at tasks of an allocation."""
-    asked = request.decode(Restart) if request.body else Restart()
+    asked = await request.decoded(Restart) if request.body else Restart()
     if asked.all_tasks and asked.task_name:
         raise Refused("task name cannot be set when restarting all tasks")
     await request.parts.tasks.restart(
@@ -54,7 +54,7 @@ async def restart(request: Request) -> Reply:
 
 async def signal(request: Request) -> Reply:
     """Send a signal to tasks of an allocation."""
-    asked = request.decode(Signal)
+    asked = await request.decoded(Signal)
     task = asked.task or asked.task_name
     await request.parts.tasks.signal(_known(request), task or None, asked.signal)
     return Reply(body=_DONE)
@@ -62,7 +62,7 @@ async def signal(request: Request) -> Reply:
 
 async def pause(request: Request) -> Reply:
     """Refuse: only tasks with a schedule can be paused, and there are none."""
-    request.decode(Pause)
+    await request.decoded(Pause)
     _known(request)
     raise Refused("only a task with a schedule can be paused, and schedules are not supported")
 

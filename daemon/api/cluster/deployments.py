@@ -99,7 +99,7 @@ def placed(request: Request, db: Snapshot) -> Reply:
 
 async def promote(request: Request) -> Reply:
     """Let the canaries of groups replace the rest; nothing happens to groups that are not named."""
-    body = request.decode(DeploymentPromoteRequest)
+    body = await request.decoded(DeploymentPromoteRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
     groups = None if body.all else body.groups or ()
     now, eval_id = parts.clock.now(), next(parts.ids)
@@ -118,7 +118,7 @@ async def fail(request: Request) -> Reply:
 
 async def pause(request: Request) -> Reply:
     """Halt a deployment, or let it go on."""
-    body = request.decode(DeploymentPauseRequest)
+    body = await request.decoded(DeploymentPauseRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
     done = await steering.pause(
         parts.store,
@@ -132,13 +132,13 @@ async def pause(request: Request) -> Reply:
 
 async def unblock(request: Request) -> Reply:
     """Refuse: what needs several regions is never blocked here."""
-    body = request.decode(DeploymentUnblockRequest)
+    body = await request.decoded(DeploymentUnblockRequest)
     return _reply(await steering.unblock(request.parts.store, _named(request, body.deployment_id)))
 
 
 async def allocation_health(request: Request) -> Reply:
     """Take a person's word for the health of allocations; named twice, they are unhealthy."""
-    body = request.decode(DeploymentAllocHealthRequest)
+    body = await request.decoded(DeploymentAllocHealthRequest)
     deployment_id, parts = _named(request, body.deployment_id), request.parts
     health = {
         **dict.fromkeys(body.healthy_allocation_ids or (), True),

@@ -124,7 +124,7 @@ def placed(request: Request, db: Snapshot) -> Reply:
 
 async def remove(request: Request) -> Reply:
     """Refuse to forget evaluations: they go with their job, and the scheduler is never paused."""
-    body = request.decode(EvalDeleteRequest)
+    body = await request.decoded(EvalDeleteRequest)
     if body.eval_ids and body.filter:
         raise Malformed("evals cannot be deleted by both ID and filter")
     if not body.eval_ids and not body.filter:

@@ -32,12 +32,12 @@ def read(request: Request, db: Snapshot) -> Reply:
 
 async def create(request: Request) -> Reply:
     """Create a namespace, or change it when it exists."""
-    return await _apply(request, request.decode(Namespace))
+    return await _apply(request, await request.decoded(Namespace))
 
 
 async def update(request: Request) -> Reply:
     """Create the namespace of the path, or change it."""
-    namespace = request.decode(Namespace)
+    namespace = await request.decoded(Namespace)
     if namespace.name != request["name"]:
         raise Malformed("Namespace name does not match request path")
     return await _apply(request, namespace)

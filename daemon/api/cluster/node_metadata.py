@@ -39,7 +39,7 @@ def read(request: Request, db: Snapshot) -> Reply:
 
 async def apply(request: Request) -> Reply:
     """Change the metadata of a node, until they are changed again."""
-    parts, asked = request.parts, request.decode(NodeMetaApplyRequest)
+    parts, asked = request.parts, await request.decoded(NodeMetaApplyRequest)
     if not asked.meta:
         raise Malformed("missing required Meta object")
     for key, value in asked.meta.items():

@@ -214,7 +214,7 @@ async def evaluate(request: Request) -> Reply:
 
 async def eligibility(request: Request) -> Reply:
     """Open a node for new work, or close it."""
-    parts, asked = request.parts, request.decode(EligibilityRequest)
+    parts, asked = request.parts, await request.decoded(EligibilityRequest)
     done = await set_eligibility(
         parts.store,
         _named(request, asked.node_id),
@@ -227,7 +227,7 @@ async def eligibility(request: Request) -> Reply:
 
 async def drain(request: Request) -> Reply:
     """Have everything on a node end and keep new work away, or stop that."""
-    parts, asked = request.parts, request.decode(DrainRequest)
+    parts, asked = request.parts, await request.decoded(DrainRequest)
     done = await drain_node(
         parts.store,
         _named(request, asked.node_id),

@@ -35,7 +35,7 @@ def scheduler(request: Request, db: Snapshot) -> Reply:
 async def set_scheduler(request: Request) -> Reply:
     """Set the scheduler's configuration; with `cas`, only if it is as the caller believes."""
     try:
-        wanted = request.decode(SchedulerConfig)
+        wanted = await request.decoded(SchedulerConfig)
     except Malformed as error:
         raise Malformed(f"Error parsing scheduler config: {error}") from None
     try:

@@ -65,7 +65,7 @@ async def write(request: Request) -> Reply:
     """Change a variable, or take, renew or release its lock."""
     if not request["path"]:
         raise Malformed("missing variable path")
-    body = request.decode(SubmittedVariable)
+    body = await request.decoded(SubmittedVariable)
     namespace = request.query.text("namespace") or body.namespace or request.namespace
     name = Name(namespace, request["path"])
     _require(request, name)

@@ -6,7 +6,7 @@ tree that comes out is the same as that of the native form.
 
 import re
 
-from daemon.jobspec.hcl.lexer import MAX_NESTING
+from daemon.jobspec.hcl.lexer import MAX_NESTING, MAX_TOKENS
 from daemon.jobspec.hcl.number import read_number
 from daemon.jobspec.hcl.parser import read_template
 from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source, did_you_mean
@@ -14,6 +14,7 @@ from daemon.jobspec.hcl.strings import normal
 from daemon.jobspec.hcl.tree import Expression, Literal, Object, Template, Tuple
 from daemon.jobspec.hcl.values import Value
 
+_MOST_COPIED = 2**28  # characters: a fraction of a second
 _BLANKS = re.compile(r"[ \t\r\n]*+")
 _STRING = re.compile(r'"((?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+)"')
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*+)(?:\.\d++)?(?:[eE][+-]?\d++)?", re.ASCII)
@@ -45,6 +46,8 @@ class _Reader:
     def __init__(self, source: Source) -> None:
         self.source, self.text = source, source.text
         self.at = 1 if source.text.startswith("\ufeff") else 0
+        self.values = 0
+        self.copied = 0  # characters before texts, for the places of what is in them
 
     def fault(self, summary: str, detail: str, end: int | None = None) -> Faulty:
         """Return the error that something is wrong here."""
@@ -68,6 +71,9 @@ class _Reader:
             raise self.fault(
                 "Nested too deep", f"Values may stand within at most {MAX_NESTING} others."
             )
+        self.values += 1
+        if self.values > MAX_TOKENS:
+            raise self.fault("Text too long", f"The text has more than {MAX_TOKENS} values.")
         char = self._peek()
         if char == "{":
             return self._object(depth)
@@ -115,6 +121,9 @@ class _Reader:
             parts = (Literal(start, self.at, normal(text)),) if text else ()
             return Template(start, self.at, parts)
         # Places within are right unless the text has escapes; then they are near.
+        self.copied += start
+        if self.copied > _MOST_COPIED:
+            raise self.fault("Text too long", "The text has too many texts with holes in them.")
         before = self.text[: start + 1]
         return read_template(Source(self.source.name, before + text), start + 1)
 

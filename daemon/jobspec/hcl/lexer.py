@@ -13,6 +13,7 @@ from daemon.jobspec.hcl.source import Diagnostic, Faulty, Source
 
 MAX_NESTING = 100  # brackets within brackets; a job has about ten levels
 MAX_TOKENS = 100_000  # some twenty thousand lines
+MAX_PROBLEMS = 1_000  # nobody reads more of them
 
 # Kinds of tokens beside the operators, which are their own kind.
 IDENT = "name"
@@ -109,6 +110,8 @@ class _Lexer:
                 self._heredoc_line(inside[2:])
             elif not self._token(inside):
                 break
+            if len(self.problems) > MAX_PROBLEMS:
+                raise Faulty(self.problems)
             if len(self.kinds) > MAX_TOKENS:
                 raise self._limit(f"more than {MAX_TOKENS} words and signs", "Text too long")
         self._add(END, len(self.text), len(self.text))

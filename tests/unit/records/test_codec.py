@@ -2,12 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 
 from daemon.jobs.evaluate import JobEvaluateRequest
 from daemon.jobs.register import JobRegisterRequest
 from storage.errors import Malformed
-from storage.records.codec import MAX_DEPTH, decode, job_document, parse
+from storage.records import gojson
+from storage.records.codec import MAX_DEPTH, decode, has_more_values, job_document, parse
 from storage.records.gobase64 import decode_base64
 from storage.records.job import SubmittedJob
 from storage.records.task import SecretsConfig
@@ -203,3 +205,48 @@ def test_a_number_of_thousands_of_digits_is_named_with_its_place(body: bytes, wh
 def test_a_long_number_of_the_wrong_type_is_shown_by_its_begin() -> None:
     with pytest.raises(Malformed, match=r"number 9{20}\.\.\. \(300 digits\) into Go struct field"):
         decode(SubmittedJob, b'{"Priority": %s}' % (b"9" * 300))
+
+
+# ---- bodies that are much ------------------------------------------------------------------------
+
+
+def body_of(*, values: int, text: str = "") -> bytes:
+    return json.dumps({"a": [0] * (values - 2), "b": text}).encode()
+
+
+@pytest.mark.parametrize("text", ["", ",[{" * 500, '",' * 500, "\\" * 501, '\\",' * 500])
+def test_values_are_counted_and_what_stands_in_texts_is_not(text: str) -> None:
+    body = body_of(values=1000, text=text)
+    assert not has_more_values(body, 1003)
+    assert has_more_values(body, 900)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"Job":{"TaskGroups":[' + b"{}," * 250_000 + b"{}]}}",
+        b'{"Job":{"Meta":{' + b'"a":"",' * 250_000 + b'"a":""}}}',
+        b'{"Job":[' + b"[]," * 250_000,
+        b'{"Job":"' + b'",' * 1_000_000,
+        b'{"Job":"' + b'\\",' * 1_000_000 + b'"}',
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_they_are_made(
+    body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(msgspec.json, "decode", None)
+    with pytest.raises(Malformed, match="the body has more than 200000 JSON values"):
+        parse(body)
+
+
+def test_a_long_body_of_few_values_is_read() -> None:
+    text = 'a, b, [c], {d} and "e"\n' * 50_000
+    assert parse(json.dumps({"a": text}).encode()) == {"a": text}
+
+
+def test_a_long_body_that_is_no_json_is_refused_without_being_read_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gojson, "end_of_first_value", None)
+    with pytest.raises(Malformed, match="the body is no JSON: "):
+        parse(b'"' + b"a" * 2_000_000 + b'" x')

@@ -72,6 +72,10 @@ TOO_MUCH = {
     "long products again and again": again("[for y in range(99) : local.digits * local.small]"),
     "reading digits again and again": again(f'[for y in range(99) : parseint("{"9" * 1000}", 10)]'),
     "a million blocks": 'job "x" {\n' + DYNAMIC.format("group", DYNAMIC.format("task", "")) + "}\n",
+    "an odd character and nothing else": "\x01" * 4 * MIB,
+    "a text beyond the longest": "#" * (4 * MIB + 1),
+    "a million values in JSON": '{"job":[' + "1," * MIB + "1]}",
+    "a million texts with holes in JSON": '{"job":[' + '"${a}",' * (MIB // 8) + "1]}",
     "deep JSON in a text": job('r = jsondecode("' + "[" * (MIB // 2) + '")'),
     "deep YAML in a text": job('r = yamldecode("' + "[" * 100_000 + '")'),
     "aliases of aliases": job(

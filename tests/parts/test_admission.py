@@ -1,0 +1,61 @@
+"""Long work of requests: a few at once, some that wait, and no client that takes all of it."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from daemon.parts import _AT_ONCE as AT_ONCE
+from daemon.parts import _EACH as EACH
+from daemon.parts import Admission
+from storage.errors import TooOften
+
+
+def holding(admission: Admission, client: str, end: trio.Event) -> Callable[[], Awaitable[None]]:
+    async def hold() -> None:
+        async with admission.turn(client):
+            await end.wait()
+
+    return hold
+
+
+async def test_a_client_with_many_large_requests_is_refused_and_others_are_not() -> None:
+    admission, end = Admission(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        for _ in range(EACH):
+            nursery.start_soon(holding(admission, "one", end))
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(TooOften, match=f"{EACH} large requests of this client"):
+            await admission.run("one", lambda: None)
+        nursery.start_soon(holding(admission, "other", end))
+        await trio.testing.wait_all_tasks_blocked()
+        end.set()
+    assert await admission.run("one", lambda: 7) == 7
+
+
+async def test_only_a_few_are_worked_on_at_once() -> None:
+    admission, end = Admission(), trio.Event()
+    begun: list[str] = []
+
+    async def hold(client: str) -> None:
+        async with admission.turn(client):
+            begun.append(client)
+            await end.wait()
+
+    async with trio.open_nursery() as nursery:
+        for number in range(AT_ONCE + 3):
+            nursery.start_soon(hold, f"client {number}")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(begun) == AT_ONCE
+        end.set()
+    assert len(begun) == AT_ONCE + 3
+
+
+async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
+    admission = Admission()
+    for _ in range(2 * EACH):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await admission.run("one", lambda: None)
+    assert await admission.run("one", lambda: 7) == 7
