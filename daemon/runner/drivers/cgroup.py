@@ -44,6 +44,13 @@ class Cgroup:
         """Return the file by which a process enters the group."""
         return f"{self.label}/cgroup.{'threads' if self._threaded else 'procs'}"
 
+    def is_populated(self) -> bool:
+        """Tell whether processes are in it, or below it."""
+        try:
+            return "populated 1" in Path(self.label, "cgroup.events").read_text()
+        except OSError:  # it was not made yet
+            return False
+
     def prepare(self) -> None:
         """Make the group. Raises `OSError`."""
         try:

@@ -22,6 +22,10 @@ class Group(Protocol):
         """Return the file by which a process enters the group, if there is one."""
         ...
 
+    def is_populated(self) -> bool:
+        """Tell whether processes are in it; where nobody keeps account, there are none."""
+        ...
+
     def prepare(self) -> None:
         """Make the group ready for its first process. Raises `OSError`."""
         ...

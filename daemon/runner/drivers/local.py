@@ -116,7 +116,7 @@ class Local:
         try:
             if not (claim.is_held(path) or claim.read(path).shim):
                 process = await self._spawn(attempt, path)
-            return process or await self._find(attempt, path)
+            return process or await self._find(attempt.alloc_id, attempt.task, path)
         except OSError as error:
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
@@ -128,7 +128,9 @@ class Local:
         del handle  # the claim says it all
         path = _claim_path(attempt)
         if claim.is_held(path) or claim.read(path).shim:
-            return await self._find(attempt, path)
+            return await self._find(attempt.alloc_id, attempt.task, path)
+        # Its claim may have been removed under it: what is in the group would run beside the next.
+        await self._groups.of(attempt.alloc_id, attempt.task).clear(Trace())
         return None
 
     async def destroy(self, alloc_id: str, directory: str) -> None:
@@ -146,12 +148,13 @@ class Local:
     async def _end(self, path: str, alloc_id: str, task: str) -> None:
         """Kill everything of an attempt, and see its shim go."""
         with trio.move_on_after(_PATIENCE):
-            while True:
-                held, trace = claim.is_held(path), claim.read(path)
-                await self._group(trace, alloc_id, task).clear(trace)
-                if not held:
-                    return
-                await trio.sleep(SOON)
+            process = await self._find(alloc_id, task, path)
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(process.wait)
+                    await process.stop("SIGKILL", 0)
+            finally:
+                process.release()
 
     def _group(self, trace: Trace, alloc_id: str, task: str) -> Group:
         """Return the group that an attempt was started in, even by a daemon with other rights."""
@@ -159,11 +162,11 @@ class Local:
             return Cgroup(trace.group)
         return self._groups.of(alloc_id, task)
 
-    async def _find(self, attempt: Attempt, path: str) -> Process:
+    async def _find(self, alloc_id: str, task: str, path: str) -> Process:
         """Return an attempt that was started before."""
 
         def process(trace: Trace, descriptor: int | None) -> Process:
-            return self._process(self._started(attempt, path, trace), descriptor)
+            return self._process(self._started(alloc_id, task, path, trace), descriptor)
 
         while claim.is_held(path):
             trace = claim.read(path)
@@ -178,13 +181,10 @@ class Local:
             await trio.sleep(SOON)  # it has been started, and is about to say so
         return process(claim.read(path), None)
 
-    def _started(self, attempt: Attempt, path: str, trace: Trace) -> Started:
-        bounded = Bounded(self._bounds, attempt.alloc_id, attempt.task)
-        group = self._group_of(attempt, trace)
+    def _started(self, alloc_id: str, task: str, path: str, trace: Trace) -> Started:
+        bounded = Bounded(self._bounds, alloc_id, task)
+        group = self._group(trace, alloc_id, task)
         return Started(path=path, group=group, bounded=bounded, shim=trace.shim)
-
-    def _group_of(self, attempt: Attempt, trace: Trace) -> Group:
-        return self._group(trace, attempt.alloc_id, attempt.task)
 
     async def _spawn(self, attempt: Attempt, path: str) -> Process | None:
         """Have the shell started; None when the attempt has begun. Raises `StartFailed`, `OSError`, `ValueError`."""
@@ -192,6 +192,9 @@ class Local:
         group = self._groups.of(attempt.alloc_id, attempt.task, pinned=bool(limits.cores))
         entries = self._bounds.entries(attempt.alloc_id, attempt.task, limits)
         line = self._line(attempt, "\n".join([group.entry, *entries]))
+        # Of an attempt whose claim was removed: nothing is started beside it.
+        if group.is_populated() and (trouble := await group.clear(Trace())):
+            raise StartFailed(f"an earlier attempt has not ended: {trouble}", recoverable=True)
         self._bounds.prepare(attempt.alloc_id, attempt.task, limits)
         group.prepare()
         request = Start(
@@ -207,7 +210,7 @@ class Local:
             return None
         pid, watched = started
         trace = Trace(group=group.label, shim=pid)
-        return self._process(self._started(attempt, path, trace), watched)
+        return self._process(self._started(attempt.alloc_id, attempt.task, path, trace), watched)
 
     def _shell(
         self,
@@ -242,7 +245,7 @@ class Local:
     async def open_session(self, attempt: Attempt, command: Sequence[str], *, tty: bool) -> Session:
         """Run a command as the task itself runs, in the same group of processes."""
         trace = claim.read(_claim_path(attempt))
-        group = self._group_of(attempt, trace).entry
+        group = self._group(trace, attempt.alloc_id, attempt.task).entry
         entry = "\n".join([group, *self._bounds.present(attempt.alloc_id, attempt.task)])
         try:
             (line, env), owner = self._session_line(attempt, command, entry, trace)

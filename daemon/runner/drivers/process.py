@@ -3,6 +3,7 @@
 import logging
 import os
 import signal as signals
+from contextlib import suppress
 
 import msgspec
 import trio
@@ -12,11 +13,13 @@ from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Exit
 from daemon.runner.drivers.group import Group
 from daemon.runner.drivers.limits import Bounds
-from daemon.runner.drivers.scan import children
+from daemon.runner.drivers.scan import children, is_alive
 from daemon.runner.usage import Account, Use, samples
 
 SOON = 0.002  # seconds until the next look for a shim's first or last step, which is about to come
 _AGAIN = 0.05  # seconds until a task that was killed before it had begun is killed again
+
+_FOR_SHIM = 2.0  # seconds that a shim has to say how its task ended, once that is killed
 
 _OOM = "OOM Killed"  # the peer's word
 
@@ -126,17 +129,36 @@ class Process:
     async def stop(self, signal: str, grace: float) -> str:
         """Signal the main process, and kill every process after `grace` seconds."""
         with trio.move_on_after(grace):
+            self._wake()
             while not self._has_begun() and not self._ended.is_set():  # noqa: ASYNC110  # the shim is about to
                 await trio.sleep(SOON)
             await self.signal(signal)
             await self._ended.wait()
             return self._trouble
+        return await self._force()
+
+    async def _force(self) -> str:
+        """Kill every process, the main one wherever it has gone, and at last a shim without a task."""
+        patience = trio.current_time() + _FOR_SHIM
         while not self._ended.is_set():
+            await self.signal("SIGKILL")
             if trouble := await self._group.clear(claim.read(self._path)):
                 return trouble
+            self._wake()
+            if trio.current_time() > patience and not any(map(is_alive, self._main())):
+                self._tell_shim(signals.SIGKILL)
             with trio.move_on_after(_AGAIN):
                 await self._ended.wait()
         return self._trouble
+
+    def _wake(self) -> None:
+        """Let the shim go on, if its task has stopped it: it is to say how the task ended."""
+        self._tell_shim(signals.SIGCONT)
+
+    def _tell_shim(self, number: signals.Signals) -> None:
+        if self._descriptor is not None:
+            with suppress(ProcessLookupError):
+                signals.pidfd_send_signal(self._descriptor, number)
 
     async def usage(self) -> Use:
         """Return what it uses at this moment, its processes by their numbers."""

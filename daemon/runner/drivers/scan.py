@@ -60,6 +60,10 @@ class Scan:
     def __init__(self, scanner: "Scanner", alloc_id: str, task: str) -> None:
         self._scanner, self._alloc_id, self._task = scanner, alloc_id, task
 
+    def is_populated(self) -> bool:
+        """Say no: nobody keeps account, and a look at all processes is too much for each start."""
+        return False
+
     def prepare(self) -> None:
         """Nothing to do: nobody keeps account."""
 
@@ -215,6 +219,11 @@ def _ancestors(pid: int) -> list[int]:
             break
         found.append(pid)
     return found
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether there is a process of that number that has not ended."""
+    return _process(pid) is not None
 
 
 def children(pid: int) -> list[int]:

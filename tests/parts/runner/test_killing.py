@@ -6,6 +6,9 @@ import signal
 import pytest
 import trio
 
+from daemon.runner.drivers import process
+from daemon.runner.drivers.claim import Trace
+from daemon.runner.drivers.group import Groups
 from storage.queries import jobs
 from storage.records.allocation import Desired, DesiredTransition
 from storage.records.base import SECOND
@@ -139,6 +142,45 @@ async def test_a_shim_that_is_killed_by_hand_takes_its_task_along(
     assert not alive(main)
     (end,) = [text for kind, text in held_world.told(alloc_id) if kind == "Terminated"]
     assert "the shim that watched the task is gone" in end
+
+
+async def test_a_task_that_has_stopped_its_shim_leaves_its_true_end(
+    held_world: World, pipe: Pipe
+) -> None:
+    text = "kill -STOP $PPID; echo $$ $PPID >$PIPE; exec sleep 600"
+    alloc_id, pids = await begun(held_world, pipe, text, kill_timeout=LONG)
+    await held_world.stop(alloc_id)
+    await held_world.until_done(alloc_id)
+    assert ("Terminated", "Exit Code: 130, Signal: 2") in held_world.told(alloc_id)
+    assert not any(map(alive, pids))
+
+
+async def test_a_shim_that_does_not_go_on_ends_with_its_task(
+    held_world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process.Process, "_wake", lambda _: None)
+    monkeypatch.setattr(process, "_FOR_SHIM", 0.1)
+    text = "trap '' INT; kill -STOP $PPID; echo $$ $PPID >$PIPE; while :; do sleep 0.01; done"
+    alloc_id, pids = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)
+    await held_world.stop(alloc_id)
+    await held_world.until_done(alloc_id)
+    assert not any(map(alive, pids))
+
+
+async def test_a_main_process_that_has_left_its_group_is_killed(
+    held_world: World, groups: Groups, pipe: Pipe
+) -> None:
+    elsewhere = groups.of("elsewhere", "main")
+    if not elsewhere.entry:
+        pytest.skip("without groups nobody can leave one")
+    elsewhere.prepare()
+    text = f"trap '' INT; echo 0 >{elsewhere.entry}; echo $$ >$PIPE; while :; do sleep 0.01; done"
+    alloc_id, (main,) = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)
+    await held_world.stop(alloc_id)
+    await held_world.until_done(alloc_id)
+    assert not alive(main)
+    assert ("Terminated", "Exit Code: 137, Signal: 9") in held_world.told(alloc_id)
+    assert await elsewhere.clear(Trace()) == ""
 
 
 async def test_a_task_waits_its_shutdown_delay_before_the_signal(world: World, pipe: Pipe) -> None:

@@ -1,6 +1,7 @@
 """Tasks outlive the daemon, whatever it was doing when it was killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from daemon.runner.taskdir import CLAIM
 from storage.queries import nodes
 from storage.store import open_store
 from tests import launchers
+from tests.parts.runner.conftest import unmount_all_below
 from tests.parts.runner.doomed import alloc_id_in
 from tests.parts.runner.world import (
     Pipe,
@@ -248,6 +250,32 @@ async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
         await world.until(alloc_id, lambda _: len(world.types(alloc_id)) == 6)
         assert world.types(alloc_id)[2:] == ["Started", "Terminated", "Restarting", "Started"]
         assert "the task is gone" in world.events(alloc_id)[3].message
+
+
+@pytest.mark.parametrize("point", ["recorded", "unrecorded"])
+@pytest.mark.parametrize("lost", ["claim", "directory"])
+async def test_a_task_whose_trace_is_removed_does_not_run_twice(
+    data_dir: Path, pipe: Pipe, point: str, lost: str
+) -> None:
+    if point == "unrecorded" and cgroup.find(data_dir / "alloc") is None:
+        pytest.skip("this machine lets us make no control groups")
+    alloc_id = alloc_id_in(data_dir)
+    text = counted(data_dir, f"echo $$ >{pipe.path}; exec sleep 600")
+    with daemon(data_dir, point, text) as process:
+        first = int(await pipe.line())
+        if point == "recorded":
+            told_running(process)
+    directory = data_dir / "alloc" / alloc_id
+    if lost == "claim":
+        (directory / ".claim.main.0").unlink()
+    else:
+        unmount_all_below(data_dir)
+        shutil.rmtree(directory)
+    async with reopened(data_dir) as world:
+        second = int(await pipe.line())
+        assert not alive(first)
+        await world.until_status(alloc_id, "running")
+    assert attempts(data_dir) == [str(first), str(second)]
 
 
 async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
