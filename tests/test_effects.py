@@ -99,6 +99,7 @@ ALLOWED = {
     "launcher/directories.py:lay_out:": TOP,
     "launcher/places.py:below:os.open": TOP,
     "launcher/serve.py:Server.greet:": TOP,
+    "launcher/shims.py:": KERNEL,
     "launcher/starting.py:_output:os.open": KERNEL,
     "logs.py:TaskLog._moved:os.listdir": OWN,
     "logs.py:_read:os.open": LOGS,

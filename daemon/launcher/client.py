@@ -22,7 +22,10 @@ from daemon.launcher.messages import (
     VERSION,
     Answer,
     Begun,
+    Done,
+    Ended,
     Failed,
+    Finish,
     Hello,
     LaidOut,
     LayOut,
@@ -31,6 +34,7 @@ from daemon.launcher.messages import (
     Question,
     Reply,
     Request,
+    Signal,
     Start,
     Started,
     Welcome,
@@ -145,6 +149,17 @@ class Launcher:
         if len(content) > MOST_PAYLOAD:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return sealed(content)
+
+    async def signal(self, request: Signal) -> None:
+        """Send a signal; nobody is hit where the attempt has ended. Raises `OSError` or `ValueError`."""
+        body, _ = await self._ask(request)
+        assert isinstance(body, Done)  # noqa: S101  # as above
+
+    async def finish(self, request: Finish) -> Ended:
+        """Return what is left of an attempt whose shim has ended. Raises `OSError`."""
+        body, _ = await self._ask(request)
+        assert isinstance(body, Ended)  # noqa: S101  # as above
+        return body
 
     # --- how they travel ---
 

@@ -59,6 +59,29 @@ class Start(Message, frozen=True, kw_only=True, tag=2):
     is_logged: bool
 
 
+class Signal(Message, frozen=True, kw_only=True, tag=3):
+    """Send a signal, by its name, to the main process of an attempt, or to its shim.
+
+    A shim is only ever told to go on, or killed when nothing lives below it. `is_walled` tells that walls
+    stand between the two. Nobody is hit where the attempt has ended.
+    """
+
+    allocation: Id
+    task: Name
+    attempt: Number
+    signal: Name
+    is_walled: bool
+    to_shim: bool
+
+
+class Finish(Message, frozen=True, kw_only=True, tag=4):
+    """Tell what is left of an attempt whose shim has ended. Its status is told once."""
+
+    allocation: Id
+    task: Name
+    attempt: Number
+
+
 class Payload(Message, frozen=True, kw_only=True):
     """What may be too long for a message: the words of the shim, and its variables."""
 
@@ -110,6 +133,21 @@ class Begun(Message, frozen=True, kw_only=True, tag=4):
     """There is a shim of the attempt already, or there was one."""
 
 
+class Done(Message, frozen=True, kw_only=True, tag=5):
+    """It was done, and there is nothing to say of it."""
+
+
+class Ended(Message, frozen=True, kw_only=True, tag=6):
+    """What is left of an attempt: the text of its claim, and when that was written, nanoseconds.
+
+    `status` is the exit status of its shim, -1 where this launcher has not seen it end.
+    """
+
+    claim: bytes
+    at: int
+    status: int
+
+
 class Failed(Message, frozen=True, kw_only=True, tag=3):
     """It could not be done: the error's number, and its text; 0: a value is no such value."""
 
@@ -123,8 +161,8 @@ class LaidOut(Message, frozen=True, kw_only=True, tag=20):
     troubles: dict[str, str]
 
 
-Request = Hello | Start | LayOut
-Answer = Welcome | Started | Begun | Failed | LaidOut
+Request = Hello | Start | Signal | Finish | LayOut
+Answer = Welcome | Started | Begun | Done | Ended | Failed | LaidOut
 
 
 class Question(Message, frozen=True, kw_only=True):

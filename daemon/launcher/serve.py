@@ -11,8 +11,8 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import msgspec
 
@@ -23,7 +23,10 @@ from daemon.launcher.messages import (
     VERSION,
     Answer,
     Begun,
+    Done,
+    Ended,
     Failed,
+    Finish,
     Hello,
     LaidOut,
     LayOut,
@@ -31,12 +34,15 @@ from daemon.launcher.messages import (
     Message,
     Question,
     Reply,
+    Signal,
     Start,
     Started,
     Welcome,
 )
+from daemon.launcher.places import below, read_claim
+from daemon.launcher.shims import Key, Shims
 
-Done = tuple[Answer, list[int]]  # the answer, and the descriptors that go with it
+Given = tuple[Answer, list[int]]  # the answer, and the descriptors that go with it
 
 LOCK = ".launcher"  # in the directory of all allocations: held by the one launcher that there is
 _EXIT_WRONG = 1
@@ -50,6 +56,7 @@ class Server:
         self._channel = channel
         self._decoder = msgspec.msgpack.Decoder(Question)
         self._encoder = msgspec.msgpack.Encoder()
+        self._shims = Shims()
         self._directory = ""  # of all allocations; nothing: it was not greeted
 
     def run(self) -> int:
@@ -68,7 +75,7 @@ class Server:
                 ready = [descriptor for descriptor, _ in waits.poll()]
                 if bell in ready:
                     os.read(bell, 4096)
-                    _reap()
+                    self._shims.reap()
                 if self._channel.fileno() in ready and not self._serve_one():
                     return 0
         except Wrong as error:
@@ -97,7 +104,7 @@ class Server:
             close(passed)
         return True
 
-    def _answer(self, question: Question, descriptors: Sequence[int]) -> Done:
+    def _answer(self, question: Question, descriptors: Sequence[int]) -> Given:
         kind = type(question.body)
         wanted, handler = _TABLE[kind]
         if question.descriptors != len(descriptors) or len(descriptors) not in wanted:
@@ -113,7 +120,7 @@ class Server:
 
     # --- requests ---
 
-    def greet(self, request: Hello, descriptors: Sequence[int]) -> Done:
+    def greet(self, request: Hello, descriptors: Sequence[int]) -> Given:
         """Become the only launcher of a directory: wait until the one before has ended."""
         del descriptors
         if request.version != VERSION:
@@ -125,16 +132,17 @@ class Server:
         fcntl.flock(os.open(f"{request.directory}/{LOCK}", flags, 0o600), fcntl.LOCK_EX)
         return Welcome(is_root=os.geteuid() == 0), []
 
-    def start(self, request: Start, descriptors: Sequence[int]) -> Done:
+    def start(self, request: Start, descriptors: Sequence[int]) -> Given:
         """Start a shim."""
         payload, *filtered = descriptors
         found = starting.start(self._directory, request, payload, filtered)
         if found is None:
             return Begun(), []
         pid, descriptor = found
+        self._shims.note(_key(request), pid)
         return Started(pid=pid), [descriptor]
 
-    def lay_out(self, request: LayOut, descriptors: Sequence[int]) -> Done:
+    def lay_out(self, request: LayOut, descriptors: Sequence[int]) -> Given:
         """Make the directories of an allocation."""
         layout = read_record(descriptors[0], MOST_PAYLOAD, _layout)
         troubles = directories.lay_out(
@@ -142,12 +150,42 @@ class Server:
         )
         return LaidOut(troubles=troubles), []
 
+    def signal(self, request: Signal, descriptors: Sequence[int]) -> Given:
+        """Signal the main process of an attempt, or its shim."""
+        del descriptors
+        with self._folder(request) as folder:
+            self._shims.signal(
+                folder,
+                _key(request),
+                request.signal,
+                is_walled=request.is_walled,
+                to_shim=request.to_shim,
+            )
+        return Done(), []
 
-def _reap() -> None:
-    """Let go of all children that have ended; each was given its pidfd before this."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+    def finish(self, request: Finish, descriptors: Sequence[int]) -> Given:
+        """Tell how an attempt ended."""
+        del descriptors
+        status = self._shims.take_status(_key(request))
+        with self._folder(request) as folder:
+            text, at = b"", 0
+            if folder is not None:
+                text, at = read_claim(folder, request.task, request.attempt)
+        return Ended(claim=text, at=at, status=-1 if status is None else status), []
+
+    @contextmanager
+    def _folder(self, request: Signal | Finish) -> Iterator[int | None]:
+        """Give the directory of an allocation; None: it was removed. Raises `OSError`."""
+        with ExitStack() as held:
+            try:
+                found = held.enter_context(below(self._directory, request.allocation))
+            except (FileNotFoundError, NotADirectoryError):
+                found = None
+            yield found
+
+
+def _key(request: Start | Signal | Finish) -> Key:
+    return request.allocation, request.task, request.attempt
 
 
 def say(text: str) -> None:
@@ -156,8 +194,10 @@ def say(text: str) -> None:
 
 
 # How many descriptors come with each request, and what answers it.
-_TABLE: dict[type[Message], tuple[range, Callable[..., Done]]] = {
+_TABLE: dict[type[Message], tuple[range, Callable[..., Given]]] = {
     Hello: (range(1), Server.greet),
     Start: (range(1, 3), Server.start),
     LayOut: (range(1, 2), Server.lay_out),
+    Signal: (range(1), Server.signal),
+    Finish: (range(1), Server.finish),
 }

@@ -74,6 +74,18 @@ def parse(text: str) -> Trace:
     return msgspec.structs.replace(trace, words="; ".join(words))
 
 
+def completed(trace: Trace, status: int) -> Trace:
+    """Return a trace with the status that the launcher saw, -1 for none, where it has none of its own.
+
+    A shell adds 128 to a signal. Without its word for that, a task that exits so cannot be told from one
+    that a signal has ended.
+    """
+    if trace.status is not None or status < 0:
+        return trace
+    words = trace.words or ("Killed" if status > _SIGNALLED else "")
+    return msgspec.structs.replace(trace, status=status, words=words)
+
+
 def is_held(path: str) -> bool | None:
     """Tell whether a shim holds the file; None when there is no such file."""
     try:
@@ -99,11 +111,3 @@ def read(path: str) -> Trace:
         return parse(os.pread(descriptor, _MOST, 0).decode(errors="replace"))
     finally:
         os.close(descriptor)
-
-
-def written_at(path: str) -> int:
-    """Return when a claim file was written last: when its task ended, if it says so; else 0."""
-    try:
-        return os.lstat(path).st_mtime_ns
-    except FileNotFoundError:
-        return 0

@@ -206,11 +206,13 @@ class Exec(Local):
         return env if user is None else for_user(env, user, self._inherited), user
 
     def _process(self, started: Started, descriptor: int | None) -> Process:
-        return Walled(started, descriptor)
+        return Walled(self._launcher, started, descriptor)
 
 
 class Walled(Process):
     """A task behind walls: its main process stands further down than the shell's own child."""
+
+    is_walled = True
 
     def _main(self) -> list[int]:
         if self._descriptor is None:

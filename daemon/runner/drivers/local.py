@@ -77,7 +77,7 @@ class Local:
         raise NotImplementedError
 
     def _process(self, started: Started, descriptor: int | None) -> Process:
-        return Process(started, descriptor)
+        return Process(self._launcher, started, descriptor)
 
     def _filter(self, attempt: Attempt) -> bytes:
         """Return the filter of system calls that the task is started with; nothing: none."""
@@ -116,7 +116,7 @@ class Local:
         try:
             if not (claim.is_held(path) or claim.read(path).shim):
                 process = await self._spawn(attempt, path)
-            return process or await self._find(attempt.alloc_id, attempt.task, path)
+            return process or await self._find(attempt.alloc_id, attempt.task, attempt.number, path)
         except OSError as error:
             reason = f"cannot start the task: {error}"
             raise StartFailed(reason, recoverable=error.errno in _PASSING) from error
@@ -128,7 +128,7 @@ class Local:
         del handle  # the claim says it all
         path = _claim_path(attempt)
         if claim.is_held(path) or claim.read(path).shim:
-            return await self._find(attempt.alloc_id, attempt.task, path)
+            return await self._find(attempt.alloc_id, attempt.task, attempt.number, path)
         # Its claim may have been removed under it: what is in the group would run beside the next.
         await self._groups.of(attempt.alloc_id, attempt.task).clear(Trace())
         return None
@@ -140,15 +140,16 @@ class Local:
         except OSError:
             names = []
         for name in names:
-            task = name.removeprefix(CLAIM).rpartition(".")[0]
-            await self._end(f"{directory}/{name}", alloc_id, task)
+            task, _, number = name.removeprefix(CLAIM).rpartition(".")
+            if number.isdecimal():
+                await self._end(f"{directory}/{name}", alloc_id, task, int(number))
         await self._groups.of(alloc_id, "").clear(Trace())
         self._bounds.remove_all(alloc_id)
 
-    async def _end(self, path: str, alloc_id: str, task: str) -> None:
+    async def _end(self, path: str, alloc_id: str, task: str, number: int) -> None:
         """Kill everything of an attempt, and see its shim go."""
         with trio.move_on_after(_PATIENCE):
-            process = await self._find(alloc_id, task, path)
+            process = await self._find(alloc_id, task, number, path)
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(process.wait)
@@ -162,11 +163,11 @@ class Local:
             return Cgroup(trace.group)
         return self._groups.of(alloc_id, task)
 
-    async def _find(self, alloc_id: str, task: str, path: str) -> Process:
+    async def _find(self, alloc_id: str, task: str, number: int, path: str) -> Process:
         """Return an attempt that was started before."""
 
         def process(trace: Trace, descriptor: int | None) -> Process:
-            return self._process(self._started(alloc_id, task, path, trace), descriptor)
+            return self._process(self._started(alloc_id, task, number, path, trace), descriptor)
 
         while claim.is_held(path):
             trace = claim.read(path)
@@ -181,10 +182,18 @@ class Local:
             await trio.sleep(SOON)  # it has been started, and is about to say so
         return process(claim.read(path), None)
 
-    def _started(self, alloc_id: str, task: str, path: str, trace: Trace) -> Started:
+    def _started(self, alloc_id: str, task: str, number: int, path: str, trace: Trace) -> Started:
         bounded = Bounded(self._bounds, alloc_id, task)
         group = self._group(trace, alloc_id, task)
-        return Started(path=path, group=group, bounded=bounded, shim=trace.shim)
+        return Started(
+            alloc_id=alloc_id,
+            task=task,
+            number=number,
+            path=path,
+            group=group,
+            bounded=bounded,
+            shim=trace.shim,
+        )
 
     async def _spawn(self, attempt: Attempt, path: str) -> Process | None:
         """Have the shell started; None when the attempt has begun. Raises `StartFailed`, `OSError`, `ValueError`."""
@@ -210,7 +219,9 @@ class Local:
             return None
         pid, watched = started
         trace = Trace(group=group.label, shim=pid)
-        return self._process(self._started(attempt.alloc_id, attempt.task, path, trace), watched)
+        return self._process(
+            self._started(attempt.alloc_id, attempt.task, attempt.number, path, trace), watched
+        )
 
     def _shell(
         self,

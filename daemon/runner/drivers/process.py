@@ -3,17 +3,18 @@
 import logging
 import os
 import signal as signals
-from contextlib import suppress
 
 import msgspec
 import trio
 
+from daemon.launcher.client import Launcher
+from daemon.launcher.messages import Ended, Finish, Signal
 from daemon.runner.drivers import claim
 from daemon.runner.drivers.claim import Trace
 from daemon.runner.drivers.driver import Exit
 from daemon.runner.drivers.group import Group
 from daemon.runner.drivers.limits import Bounds
-from daemon.runner.drivers.scan import children, is_alive
+from daemon.runner.drivers.scan import children
 from daemon.runner.usage import Account, Use, samples
 
 SOON = 0.002  # seconds until the next look for a shim's first or last step, which is about to come
@@ -55,8 +56,11 @@ class Bounded(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that was started: its claim file, its groups, and the pid of its shim."""
+    """An attempt that was started: its name, its claim file, its groups, and the pid of its shim."""
 
+    alloc_id: str
+    task: str
+    number: int
     path: str
     group: Group
     bounded: Bounded
@@ -66,7 +70,10 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 class Process:
     """An attempt that was started, by its shim. Without a descriptor the shim is gone already."""
 
-    def __init__(self, started: Started, descriptor: int | None) -> None:
+    is_walled = False
+
+    def __init__(self, launcher: Launcher, started: Started, descriptor: int | None) -> None:
+        self._launcher, self._started = launcher, started
         self._path, self._shim = started.path, started.shim
         self._group, self._bounded = started.group, started.bounded
         self._descriptor = descriptor
@@ -84,37 +91,53 @@ class Process:
         if self._descriptor is not None:
             await trio.lowlevel.wait_readable(self._descriptor)
             self.release()
-        trace = claim.read(self._path)
+        ended = await self._finish()
+        trace = claim.completed(claim.parse(ended.claim.decode(errors="replace")), ended.status)
         killed = self._bounded.killed()  # what says so may go with the group
         self._trouble = await self._group.clear(trace)
         self._bounded.remove()
         if self._trouble:
             _log.warning("%s: %s", self._path, self._trouble)
         self._ended.set()
-        at = 0 if is_seen or trace.status is None else claim.written_at(self._path)
+        at = 0 if is_seen or trace.status is None else ended.at
         end = msgspec.structs.replace(self._end(trace), at=at)
         if killed:
             return msgspec.structs.replace(end, oom_killed=True, message=end.message or _OOM)
         return end
+
+    async def _finish(self) -> Ended:
+        one = self._started
+        try:
+            return await self._launcher.finish(
+                Finish(allocation=one.alloc_id, task=one.task, attempt=one.number)
+            )
+        except OSError as error:
+            _log.warning("%s: %s", self._path, error)
+            return Ended(claim=b"", at=0, status=-1)
 
     def _end(self, trace: Trace) -> Exit:
         return trace.end
 
     async def signal(self, name: str) -> None:
         """Send a signal to the task's main process; an unknown name means SIGINT."""
-        number = signal_number(name)
-        for pid in self._main():
-            descriptor = open_process(pid)
-            if descriptor is None:
-                continue
-            try:
-                # Still the shim's child after the opening: then it was so at the opening.
-                if pid in self._main():
-                    signals.pidfd_send_signal(descriptor, number)
-            except ProcessLookupError:
-                continue
-            finally:
-                os.close(descriptor)
+        await self._send(signal_number(name))
+
+    async def _send(self, number: signals.Signals, *, to_shim: bool = False) -> None:
+        if self._descriptor is None:
+            return
+        one = self._started
+        request = Signal(
+            allocation=one.alloc_id,
+            task=one.task,
+            attempt=one.number,
+            signal=number.name,
+            is_walled=self.is_walled,
+            to_shim=to_shim,
+        )
+        try:
+            await self._launcher.signal(request)
+        except OSError as error:
+            _log.warning("%s: %s cannot be sent: %s", self._path, number.name, error)
 
     def _main(self) -> list[int]:
         """Return the shim's only child: the task's main process."""
@@ -129,7 +152,7 @@ class Process:
     async def stop(self, signal: str, grace: float) -> str:
         """Signal the main process, and kill every process after `grace` seconds."""
         with trio.move_on_after(grace):
-            self._wake()
+            await self._wake()
             while not self._has_begun() and not self._ended.is_set():  # noqa: ASYNC110  # the shim is about to
                 await trio.sleep(SOON)
             await self.signal(signal)
@@ -144,21 +167,16 @@ class Process:
             await self.signal("SIGKILL")
             if trouble := await self._group.clear(claim.read(self._path)):
                 return trouble
-            self._wake()
-            if trio.current_time() > patience and not any(map(is_alive, self._main())):
-                self._tell_shim(signals.SIGKILL)
+            await self._wake()
+            if trio.current_time() > patience:  # the launcher spares it while its task lives
+                await self._send(signals.SIGKILL, to_shim=True)
             with trio.move_on_after(_AGAIN):
                 await self._ended.wait()
         return self._trouble
 
-    def _wake(self) -> None:
+    async def _wake(self) -> None:
         """Let the shim go on, if its task has stopped it: it is to say how the task ended."""
-        self._tell_shim(signals.SIGCONT)
-
-    def _tell_shim(self, number: signals.Signals) -> None:
-        if self._descriptor is not None:
-            with suppress(ProcessLookupError):
-                signals.pidfd_send_signal(self._descriptor, number)
+        await self._send(signals.SIGCONT, to_shim=True)
 
     async def usage(self) -> Use:
         """Return what it uses at this moment, its processes by their numbers."""

@@ -221,11 +221,6 @@ def _ancestors(pid: int) -> list[int]:
     return found
 
 
-def is_alive(pid: int) -> bool:
-    """Tell whether there is a process of that number that has not ended."""
-    return _process(pid) is not None
-
-
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started or adopted, and not waited for."""
     try:

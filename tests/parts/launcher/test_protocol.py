@@ -5,6 +5,8 @@ import fcntl
 import os
 import random
 import select
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,14 @@ from daemon.launcher.channel import (
 from daemon.launcher.messages import (
     VERSION,
     Begun,
+    Done,
+    Ended,
     Failed,
+    Finish,
     Hello,
     Question,
     Reply,
+    Signal,
     Start,
     Started,
     Welcome,
@@ -39,6 +45,7 @@ from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, payload
 
 START = Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True)
 REST = [0, "-", True]  # of a start, behind its names
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 FUZZ = 2000  # messages; `bench/launcher_fuzz.py` sends 200,000
 
 
@@ -170,6 +177,143 @@ def test_task_without_logs_writes_none(greeted: Talk, place: Place) -> None:
     assert [*place.logs.iterdir()] == []
 
 
+FINISH = Finish(allocation=ALLOCATION, task="main", attempt=0)
+SHIM = "trap : INT TERM; echo shim $$ >&2; (exec setsid sleep 600); s=$?; echo exit $s >&2; exit $s"
+TERM = Signal(
+    allocation=ALLOCATION,
+    task="main",
+    attempt=0,
+    signal="SIGTERM",
+    is_walled=False,
+    to_shim=False,
+)
+
+
+def test_end_is_told_by_the_claim_and_by_the_status(greeted: Talk, place: Place) -> None:
+    pid = started(greeted, "/bin/sh", "-c", "echo shim $$ >&2; exit 7")
+    text = f"group -\nshim {pid}\n".encode()
+    at = place.claim.stat().st_mtime_ns
+    assert greeted.ask(FINISH).body == Ended(claim=text, at=at, status=7)
+    assert greeted.ask(FINISH).body == Ended(claim=text, at=at, status=-1)  # told once
+
+
+def test_status_outlives_the_claim_and_the_directory(
+    greeted: Talk, place: Place, tmp_path: Path
+) -> None:
+    started(greeted, "/bin/sh", "-c", f"rm -r {place.root}; exit 7")
+    assert greeted.ask(FINISH).body == Ended(claim=b"", at=0, status=7)
+    nothing = Ended(claim=b"", at=0, status=-1)
+    assert greeted.ask(msgspec.structs.replace(FINISH, attempt=1)).body == nothing
+
+
+@needs_root
+def test_full_disk_loses_no_status(talk: Talk, tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)], check=True)
+    try:
+        place = Place(tmp_path)
+        talk.greet(tmp_path)
+        text = "printf '%4080s\n' x >&2; cat /dev/zero >$PLACE/fill 2>/dev/null; echo exit 7 >&2"
+        started(talk, "/bin/sh", "-c", text, PLACE=str(place.root))
+        assert place.claim.read_text().endswith("x\nexit 7\n")
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def held(talk: Talk, place: Place) -> tuple[int, int]:
+    """Start a shim whose task sleeps; return its number and descriptor when the task has begun."""
+    talk.send(7, 1, START, descriptors=(payload("/bin/sh", "-c", SHIM, PATH="/usr/bin:/bin"),))
+    data, (watched,) = receive(talk.channel)
+    pid = msgspec.msgpack.decode(data, type=Reply).body.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    while not any(_command(child) == b"sleep" for child in children.read_text().split()):
+        os.sched_yield()
+    return pid, watched
+
+
+def _command(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    except OSError:
+        return b""
+
+
+def ended(watched: int) -> None:
+    select.select([watched], [], [])
+    os.close(watched)
+
+
+def test_signal_reaches_the_main_process_and_not_the_shim(greeted: Talk, place: Place) -> None:
+    pid, watched = held(greeted, place)
+    assert greeted.ask(TERM).body == Done()
+    ended(watched)
+    assert place.claim.read_text().splitlines()[1::2] == [f"shim {pid}", "exit 143"]
+    assert greeted.ask(TERM).body == Done()  # it has ended: nobody is hit
+
+
+def test_signal_finds_the_task_that_an_earlier_launcher_has_started(
+    greeted: Talk, place: Place, tmp_path: Path
+) -> None:
+    _, watched = held(greeted, place)
+    greeted.channel.close()
+    talk = Talk()
+    with talk.channel:
+        talk.greet(tmp_path)
+        assert talk.ask(TERM).body == Done()
+        ended(watched)
+        end = talk.ask(FINISH).body
+    assert isinstance(end, Ended)
+    assert end.claim.endswith(b"exit 143\n")
+    assert end.status == -1
+
+
+def test_shim_is_killed_only_without_a_task(greeted: Talk, place: Place) -> None:
+    _, watched = held(greeted, place)
+    kill = msgspec.structs.replace(TERM, signal="SIGKILL", to_shim=True)
+    assert greeted.ask(kill).body == Done()
+    greeted.ask(TERM)
+    ended(watched)
+    assert place.claim.read_text().endswith("exit 143\n")
+
+
+def test_stopped_shim_goes_on(greeted: Talk, place: Place) -> None:
+    pid, watched = held(greeted, place)
+    os.kill(pid, signal.SIGSTOP)
+    greeted.ask(TERM)
+    assert greeted.ask(msgspec.structs.replace(TERM, signal="SIGCONT", to_shim=True)).body == Done()
+    ended(watched)
+    assert place.claim.read_text().endswith("exit 143\n")
+
+
+@pytest.mark.parametrize("to_shim", [False, True])
+def test_number_that_another_process_has_now_is_not_hit(
+    greeted: Talk, place: Place, to_shim: bool
+) -> None:
+    words = ["/bin/sh", "-c", "sleep 600 & echo; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()  # its child is there
+        place.claim.write_text(f"group -\nshim {other.pid}\n")
+        for name in ("SIGKILL", "SIGCONT"):
+            request = msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)
+            assert greeted.ask(request).body == Done()
+        assert other.poll() is None
+        os.killpg(other.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("name", "to_shim"), [("SIGNONE", False), ("KILL", False), ("SIGSTOP", True), ("SIGTERM", True)]
+)
+def test_signal_that_is_none_or_not_for_a_shim_is_refused(
+    greeted: Talk, place: Place, name: str, to_shim: bool
+) -> None:
+    _, watched = held(greeted, place)
+    answer = greeted.ask(msgspec.structs.replace(TERM, signal=name, to_shim=to_shim)).body
+    assert isinstance(answer, Failed)
+    assert name in answer.text
+    greeted.ask(TERM)
+    ended(watched)
+
+
 def test_ended_process_leaves_no_zombie(greeted: Talk, place: Place) -> None:
     pid = started(greeted, "/bin/true")
     while Path(f"/proc/{pid}").exists():
@@ -210,6 +354,15 @@ def test_refusal_of_the_machine_is_answered(
         [1, 9, [2, ALLOCATION, "main", *REST]],
         [-1, 1, [2, ALLOCATION, "main", *REST]],
         [1, 1, [2, ALLOCATION, "main", *REST], "more"],
+        [1, 1, [3, ALLOCATION, "main", 0, "SIGTERM", False, False]],
+        [1, 0, [3, ALLOCATION, "main", 0, 15, False, False]],
+        [1, 0, [3, ALLOCATION, "../x", 0, "SIGTERM", False, False]],
+        [1, 0, [3, "..", "main", 0, "SIGTERM", False, False]],
+        [1, 0, [3, ALLOCATION, "main", -1, "SIGTERM", False, False]],
+        [1, 1, [4, ALLOCATION, "main", 0]],
+        [1, 0, [4, ALLOCATION, "main", 2**32]],
+        [1, 0, [4, ALLOCATION, "..", 0]],
+        [1, 0, [4, ALLOCATION[:35], "main", 0]],
         *(
             [1, 1, [2, ALLOCATION, name, *REST]]
             for name in ("", ".", "..", "a/b", "a\0", "x" * 256)
@@ -359,7 +512,9 @@ def random_message(chance: random.Random) -> tuple[bytes, list[int]]:
         for _ in range(chance.choice((0, 0, 1, 1, 1, 2, 3, 9)))
     ]
     question = Question(
-        number=chance.randrange(2**32), descriptors=min(8, len(descriptors)), body=START
+        number=chance.randrange(2**32),
+        descriptors=min(8, len(descriptors)),
+        body=chance.choice((START, START, TERM, FINISH)),
     )
     data = bytearray(msgspec.msgpack.encode(question))
     match chance.randrange(4):

@@ -155,10 +155,14 @@ async def test_a_task_that_has_stopped_its_shim_leaves_its_true_end(
     assert not any(map(alive, pids))
 
 
+async def asleep(_: process.Process) -> None:
+    """Wake no shim."""
+
+
 async def test_a_shim_that_does_not_go_on_ends_with_its_task(
     held_world: World, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.Process, "_wake", lambda _: None)
+    monkeypatch.setattr(process.Process, "_wake", asleep)
     monkeypatch.setattr(process, "_FOR_SHIM", 0.1)
     text = "trap '' INT; kill -STOP $PPID; echo $$ $PPID >$PIPE; while :; do sleep 0.01; done"
     alloc_id, pids = await begun(held_world, pipe, text, kill_timeout=SECOND // 5)

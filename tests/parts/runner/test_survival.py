@@ -278,6 +278,22 @@ async def test_a_task_whose_trace_is_removed_does_not_run_twice(
     assert attempts(data_dir) == [str(first), str(second)]
 
 
+@pytest.mark.parametrize("end", ["exit 7", "kill -9 $$"])
+async def test_an_end_is_known_though_its_claim_was_removed(
+    world: World, data_dir: Path, pipe: Pipe, end: str
+) -> None:
+    go = Pipe(data_dir / "go")
+    alloc_id = await world.place(batch(script(f"echo up >{pipe.path}; read x <{go.path}; {end}")))
+    assert await pipe.line() == "up"
+    await world.until_status(alloc_id, "running")
+    (world.directory(alloc_id) / ".claim.main.0").unlink()
+    (data_dir / "go").write_text("go\n")
+    await world.until_done(alloc_id)
+    go.close()
+    told = "Exit Code: 7" if "7" in end else "Exit Code: 137, Signal: 9"
+    assert ("Terminated", told) in world.told(alloc_id)
+
+
 async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
     data_dir: Path, pipe: Pipe
 ) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from daemon.runner.drivers.claim import Trace, parse
+from daemon.runner.drivers.claim import Trace, completed, parse
 from daemon.runner.drivers.driver import Exit
 
 
@@ -38,3 +38,19 @@ def test_a_shim_that_is_gone_without_a_word_leaves_an_unknown_end() -> None:
     end = parse("shim 12\n").end
     assert (end.code, end.signal, end.ok) == (137, 9, False)
     assert "exit status is unknown" in end.message
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "end"),
+    [
+        ("shim 12\n", 7, Exit(code=7)),
+        ("shim 12\n", 137, Exit(code=137, signal=9)),
+        ("", 0, Exit()),
+        ("shim 12\nexit 3\n", 7, Exit(code=3)),
+        ("shim 12\n", -1, parse("shim 12\n").end),
+    ],
+)
+def test_status_that_the_launcher_saw_counts_where_the_claim_has_none(
+    text: str, status: int, end: Exit
+) -> None:
+    assert completed(parse(text), status).end == end
