@@ -44,6 +44,15 @@ CREATE TABLE namespaces (
     modify_index  INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Pools of nodes that somebody made. Those of nodes, `all` and `default` have no row. Written by
+-- the endpoints of pools.
+CREATE TABLE node_pools (
+    name          TEXT    NOT NULL PRIMARY KEY,
+    document      TEXT    NOT NULL,
+    create_index  INTEGER NOT NULL,
+    modify_index  INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Jobs that exist: which version is current, what the job is doing, and its line in a
 -- listing. Rows appear with the first version and go with a purge, which takes everything
 -- that belongs to the job along. Written by daemon/jobs; status and counts by one function

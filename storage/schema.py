@@ -19,7 +19,7 @@ from storage.errors import StorageFull, StorageUnusable
 from storage.records.namespace import Namespace
 
 APPLICATION_ID = 0x53545744  # "STWD": what `file` and `steward operator snapshot inspect` look for
-VERSION = 17
+VERSION = 18
 
 _KEPT = 3  # copies of older forms; the newest are those that one may want back
 _STEP = re.compile(r"(\d{4})_\w+\.sql")

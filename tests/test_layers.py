@@ -97,6 +97,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "daemon.evals.explain",
         "daemon.evals.gc",
         "daemon.evals.nodes",
+        "daemon.evals.removal",
         "daemon.evals.steering",
         "daemon.runner.drivers.slurm.examine",
         "daemon.runner.drivers.slurm.tools",

@@ -46,7 +46,7 @@ async def bootstrap(
         if done and done != reset_index:
             raise Malformed(f"ACL bootstrap already done (reset index: {done})")
         if not _UUID.fullmatch(secret):
-            raise Malformed("invalid bootstrap secret: BootstrapSecret must be a UUID")
+            raise Malformed("invalid acl token")
         tx.touch(_DONE)
         return tokens.add(tx, token, secret)
 

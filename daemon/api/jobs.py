@@ -6,6 +6,7 @@ from daemon.acl.check import EVERYWHERE
 from daemon.acl.task_tokens import refusal
 from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import Listing, show, wish_of
+from daemon.evals.configuration import configuration
 from daemon.jobs.evaluate import until_looked_at
 from daemon.jobs.periodic import launches
 from daemon.jobs.register import (
@@ -27,7 +28,7 @@ from daemon.web.parameters import BadParameter
 from daemon.web.reply import Reply
 from daemon.web.request import DEFAULT_NAMESPACE, Request
 from storage.errors import Denied, Malformed, NotFound, Refused
-from storage.queries import job_listings, jobs, nodes
+from storage.queries import job_listings, jobs, node_pools
 from storage.readers import Snapshot
 from storage.records.base import Record
 from storage.records.codec import Document, parse
@@ -35,7 +36,6 @@ from storage.records.job import Job
 from storage.records.times import rfc3339
 
 MAY_PURGE = ("submit-job", "purge-job")
-ALWAYS_THERE = ("all", "default")  # pools of nodes
 
 _PATIENCE = 0.02  # seconds that an answer waits for the first look at what was registered
 
@@ -210,12 +210,11 @@ def surroundings(request: Request, secret: str = "") -> Surroundings:
     `secret` is a token with which its tasks get theirs; without one it is the caller's own.
     """
     parts = request.parts
-    known = parts.store.read(nodes.every)
-    pools = {*ALWAYS_THERE, *(node.node_pool for node in known)}
     caller = parts.tokens.resolve(secret, request.address) if secret else request.caller
     return Surroundings(
         region=parts.config.region,
-        node_pools=pools,
+        node_pools=parts.store.read(node_pools.names),
+        oversubscription=parts.store.read(configuration).memory_oversubscription_enabled,
         policies=parts.policies,
         budgets=Budgets.of(parts.config),
         commands=parts.config.notify_commands,

@@ -50,9 +50,3 @@ async def configure(
 def _check(wanted: SchedulerConfig) -> None:
     if wanted.scheduler_algorithm not in _ALGORITHMS:
         raise Malformed(f"invalid scheduler algorithm: {wanted.scheduler_algorithm}")
-    if wanted.pause_eval_broker:
-        raise Malformed("PauseEvalBroker true is not supported: the scheduler is never paused")
-    if wanted.memory_oversubscription_enabled:
-        raise Malformed(
-            "MemoryOversubscriptionEnabled true is not supported: a task has the memory it reserves"
-        )

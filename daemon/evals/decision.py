@@ -13,6 +13,7 @@ from daemon.scheduler.schedule import schedule
 from daemon.scheduler.state import ClusterState, Plan
 from storage.queries import holdings
 from storage.readers import Snapshot
+from storage.records.allocation import Allocation
 from storage.records.evaluation import Evaluation
 
 
@@ -20,6 +21,32 @@ def decide(
     db: Snapshot, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
 ) -> Plan:
     """Return the plan for an evaluation; arguments as of `schedule`."""
+    plan = _plan(db, state, evaluation, now=now, ids=ids)
+    if configuration(db).memory_oversubscription_enabled:
+        return plan
+    return msgspec.structs.replace(plan, place=tuple(map(_without_memory_max, plan.place)))
+
+
+def _without_memory_max(placed: Allocation) -> Allocation:
+    """Return an allocation whose tasks may not exceed the memory that they reserve."""
+    resources = placed.placement.resources
+    if not any(task.memory.memory_max_mb for task in resources.tasks.values()):
+        return placed
+    tasks = {
+        name: msgspec.structs.replace(
+            task, memory=msgspec.structs.replace(task.memory, memory_max_mb=0)
+        )
+        for name, task in resources.tasks.items()
+    }
+    placement = msgspec.structs.replace(
+        placed.placement, resources=msgspec.structs.replace(resources, tasks=tasks)
+    )
+    return msgspec.structs.replace(placed, placement=placement)
+
+
+def _plan(
+    db: Snapshot, state: ClusterState, evaluation: Evaluation, *, now: int, ids: Iterator[str]
+) -> Plan:
     plan = schedule(state, evaluation, now=now, ids=ids)
     lacks_room = any(metric.nodes_exhausted for metric in plan.failed.values())
     if state.job is None or not lacks_room:

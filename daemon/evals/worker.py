@@ -14,6 +14,7 @@ import trio
 
 from daemon.clock import Clock
 from daemon.evals import applier
+from daemon.evals.configuration import configuration
 from daemon.evals.decision import decide
 from daemon.evals.deployments import watch_deployments
 from daemon.evals.gc import Retention, collect_garbage
@@ -100,8 +101,10 @@ def next_evaluations(
 ) -> list[Evaluation]:
     """Return what to look at next, at most one of each job: what is ready, else what may fit by now.
 
-    Evaluations in `held` pause after an error.
+    Evaluations in `held` pause after an error; all wait while an operator pauses the scheduler.
     """
+    if configuration(db).pause_eval_broker:
+        return []
     ready: dict[tuple[str, str], Evaluation] = {}
     for one in evaluations.ready(db, now, _AT_ONCE + len(held)):
         if one.id not in held:

@@ -3,7 +3,7 @@
 import msgspec
 
 from daemon.jobs.register import Registered, Surroundings, check_place, enter, keep_source
-from daemon.jobspec.validate import Findings, validate
+from daemon.jobspec.validate import Findings
 from storage.errors import Malformed, Refused
 from storage.queries import jobs, submissions, versions
 from storage.records.base import Record, Uint64
@@ -69,7 +69,7 @@ async def revert_job(
             raise Refused(f'job "{request.job_id}" not found')
         target = _target(tx, present, request)
         surroundings.budgets.check_stored(target)
-        check_place(tx, target, validate(target, surroundings.budgets), surroundings)
+        check_place(tx, target, surroundings.findings(target), surroundings)
         remarks = surroundings.policies.check(target, override=False)
         done = enter(
             tx,

@@ -73,7 +73,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     `may_mount` whether a volume of the machine may be mounted, if only for reading; `may_open`
     whether jobs of a namespace may open the walls of `exec`; `commands` are
     those by which somebody may be told of it; `clusters` the pools that are of a cluster, with their
-    drivers.
+    drivers; `oversubscription` tells whether memory may exceed the reservation.
     """
 
     region: str
@@ -85,6 +85,11 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     may_open: Callable[[str], bool] = lambda _: False
     commands: Collection[str] = ()
     clusters: Mapping[str, Collection[str]] = {}
+    oversubscription: bool = False
+
+    def findings(self, job: Job) -> Findings:
+        """Return everything that is wrong or dubious with a complete job by itself."""
+        return validate(job, self.budgets, oversubscription=self.oversubscription)
 
 
 def parse_job(
@@ -129,7 +134,7 @@ def complete(
     surroundings.budgets.check(document)
     placed = {**document, "Namespace": namespace} if namespace else document
     job = canonicalize(placed, region=surroundings.region)
-    return job, validate(job, surroundings.budgets).after(*tag(document))
+    return job, surroundings.findings(job).after(*tag(document))
 
 
 async def register_job(

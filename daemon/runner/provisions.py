@@ -231,7 +231,9 @@ class Provisions:
             config=config,
             env=env,
             user=task.user,
-            resources=task.resources,
+            resources=msgspec.structs.replace(
+                task.resources, memory_max_mb=held.memory.memory_max_mb if held else 0
+            ),
             cores=tuple((held and held.cpu.reserved_cores) or ()),
             mhz=held.cpu.cpu_shares if held else 0,
             log=task.log_config,

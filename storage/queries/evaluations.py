@@ -1,6 +1,6 @@
 """Evaluations: what is to be done, what waits for room, what was found."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -287,20 +287,26 @@ def job_list(db: Snapshot, namespace: str, job_id: str) -> tuple[list[bytes], in
 
 # ---- forgetting -------------------------------------------------------------------------------
 
-_REMOVE_ORPHANS = """
-    DELETE FROM evaluations
-     WHERE rowid IN (SELECT e.rowid FROM evaluations e
-                      WHERE e.status IN ('complete', 'failed', 'canceled')
-                        AND e.modify_time < :before
-                        AND NOT EXISTS (SELECT 1 FROM jobs j
-                                         WHERE j.namespace = e.namespace AND j.id = e.job_id)
-                      LIMIT :most)
+_REMOVABLE = """
+    SELECT e.document FROM evaluations e
+     WHERE NOT EXISTS (SELECT 1 FROM allocations a
+                        WHERE a.eval_id = e.id
+                          AND a.client_status IN ('pending', 'running', 'unknown'))
 """
+_OF_IDS = " AND e.id IN (SELECT value FROM json_each(:ids))"
+_IN_ORDER = " ORDER BY e.create_index, e.id"
+_REMOVE = "DELETE FROM evaluations WHERE id IN (SELECT value FROM json_each(:ids))"
 
 
-def remove_orphans(tx: Transaction, before: int, most: int) -> int:
-    """Remove finished evaluations of jobs that are gone, at most `most`; return how many."""
-    removed = tx.execute(_REMOVE_ORPHANS, {"before": before, "most": most})
-    if removed:
-        tx.touch("evaluations")
-    return removed
+def removable(db: Snapshot, ids: Sequence[str] | None = None) -> Iterator[Evaluation]:
+    """Yield the evaluations of which no allocation still runs; of all, or of `ids` alone, by age."""
+    chosen = _REMOVABLE + (_OF_IDS if ids is not None else "") + _IN_ORDER
+    values = {} if ids is None else {"ids": msgspec.json.encode(ids).decode()}
+    for row in db.each(chosen, values):
+        yield msgspec.json.decode(row["document"], type=Evaluation)
+
+
+def remove(tx: Transaction, ids: Sequence[str]) -> None:
+    """Remove evaluations. The caller calls `job_status.settle` for their jobs afterwards."""
+    tx.execute(_REMOVE, {"ids": msgspec.json.encode(ids).decode()})
+    tx.touch("evaluations")

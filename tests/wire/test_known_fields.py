@@ -19,7 +19,7 @@ import daemon.api
 from storage.records.codec import Shape, decode
 
 LIST = Path(__file__).parent / "known_fields.txt"
-DECODED = re.compile(r"request\.decode\(([\w.]+)\)")
+DECODED = re.compile(r"request\.decoded?\(([\w.]+)\)")
 STRAY = "Stray"
 
 

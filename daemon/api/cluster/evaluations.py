@@ -7,6 +7,7 @@ import msgspec
 from daemon.api.cluster.allocations import lines
 from daemon.api.identifiers import check_id, check_prefix
 from daemon.api.paging import Key, Listing, show, wish_of
+from daemon.evals.removal import remove_evaluations
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.reply import Reply
@@ -34,6 +35,12 @@ class EvalDeleteRequest(Record, frozen=True, kw_only=True):
 
     eval_ids: list[str] | None = None
     filter: str = ""
+
+
+class EvalDeleteResponse(Record, frozen=True, kw_only=True):
+    """How many evaluations were removed."""
+
+    count: int
 
 
 def _listing(request: Request) -> Listing[evaluations.Line]:
@@ -123,10 +130,12 @@ def placed(request: Request, db: Snapshot) -> Reply:
 
 
 async def remove(request: Request) -> Reply:
-    """Refuse to forget evaluations: they go with their job, and the scheduler is never paused."""
-    body = await request.decoded(EvalDeleteRequest)
+    """Remove evaluations by id or filter, while the scheduler is paused."""
+    parts, body = request.parts, await request.decoded(EvalDeleteRequest)
     if body.eval_ids and body.filter:
         raise Malformed("evals cannot be deleted by both ID and filter")
     if not body.eval_ids and not body.filter:
         raise Malformed("evals must be deleted by either ID or filter")
-    raise Refused("eval broker is enabled; eval broker must be paused to delete evals")
+    matches = compile_filter(body.filter, Evaluation) if body.filter else None
+    count, index = await remove_evaluations(parts.store, body.eval_ids or (), matches)
+    return Reply(body=EvalDeleteResponse(count=count), index=index)

@@ -86,6 +86,20 @@ def raft_configuration(request: Request, db: Snapshot) -> Reply:
     return Reply(body=RaftConfiguration(servers=[server]))
 
 
+async def remove_peer(request: Request) -> Reply:
+    """Refuse: this server is the only one. The text for others is the peer's."""
+    query, config = request.query, request.parts.config
+    mine = {
+        "id": request.parts.store.read(installation.cluster_id),
+        "address": f"{config.bind}:{config.port}",
+    }
+    for name, own in mine.items():
+        given = query.text(name)
+        if given and given != own:
+            raise Refused(f'{name} "{given}" was not found in the Raft configuration')
+    raise Refused(_ALONE)
+
+
 async def refuse(request: Request) -> Reply:
     """Refuse what needs several servers."""
     raise Refused(_ALONE)

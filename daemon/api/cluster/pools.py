@@ -1,7 +1,4 @@
-"""Pools of nodes: the two that are always there, and those that nodes are in.
-
-A pool is made by configuring a node to be in it; there is nothing to create or to remove.
-"""
+"""Pools of nodes: list, read, create or change, remove, and their jobs and nodes."""
 
 import os
 
@@ -9,57 +6,26 @@ import msgspec
 
 from daemon.api.cluster.nodes import stub
 from daemon.api.paging import Listing, paginate, show, wish_of
+from daemon.jobs import node_pools as rules
 from daemon.jobspec.filter import compile_filter
 from daemon.runner.drivers.slurm.examine import examine
 from daemon.runner.drivers.slurm.tools import Tools
 from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
-from storage.errors import Denied, Malformed, NotFound, Refused
-from storage.queries import job_listings, nodes
+from storage.errors import Denied, Malformed, NotFound
+from storage.queries import job_listings, node_pools, nodes
 from storage.readers import Snapshot
-from storage.records.base import HOUR, Duration, Record
+from storage.records.base import Record
 from storage.records.codec import encode
-from storage.records.node import Node
+from storage.records.node_pool import NodePool
 from storage.records.pool_check import PoolCheck
-
-_INDEX = 1  # they are there from the beginning
-_ALWAYS = {
-    "all": "Node pool with all nodes in the cluster.",
-    "default": "Default node pool.",
-}
-
-
-class NodePool(Record, frozen=True, kw_only=True):
-    """A pool of nodes."""
-
-    name: str
-    description: str = ""
-    meta: dict[str, str] | None = None
-    node_identity_ttl: Duration = 24 * HOUR
-    scheduler_configuration: dict[str, object] | None = None
-    hash: str | None = None
-    create_index: int = _INDEX
-    modify_index: int = _INDEX
 
 
 def visible_pools(request: Request, db: Snapshot) -> list[NodePool]:
     """Return the pools that the caller may read, by name."""
-    found = dict(_ALWAYS)
-    for node in nodes.every(db):
-        found.setdefault(node.node_pool, _description(node))
     sees = request.caller.grant.may_with_pool
-    return [
-        NodePool(name=name, description=text)
-        for name, text in sorted(found.items())
-        if sees(name, "read")
-    ]
-
-
-def _description(node: Node) -> str:
-    if not node.engine:
-        return ""
-    return f'Partition "{node.attributes["engine.partition"]}" of a {node.engine} cluster.'
+    return [pool for pool in node_pools.every(db) if sees(pool.name, "read")]
 
 
 def index(request: Request, db: Snapshot) -> Reply:
@@ -72,12 +38,13 @@ def index(request: Request, db: Snapshot) -> Reply:
         matches = compile_filter(expression, NodePool)
         pools = [pool for pool in pools if matches(msgspec.to_builtins(pool))]
     page = paginate(pools, lambda pool: ("", pool.name), encode, query)
-    return reply.read(page.body, _INDEX, next_token=page.next_token)
+    return reply.read(page.body, _index(db), next_token=page.next_token)
 
 
 def read(request: Request, db: Snapshot) -> Reply:
     """Show a pool."""
-    return reply.read(_find(request, db), _INDEX)
+    found = _find(request, db)
+    return reply.read(found, found.modify_index)
 
 
 def pool_jobs(request: Request, db: Snapshot) -> Reply:
@@ -117,13 +84,21 @@ def pool_nodes(request: Request, db: Snapshot) -> Reply:
 
 
 async def write(request: Request) -> Reply:
-    """Refuse: a pool is there as long as a node is configured to be in it."""
-    if request.method != "DELETE" and not request.body:
-        raise Malformed("Request body is empty")
-    raise Refused(
-        "pools follow the nodes: start the daemon with --node-pool to have its node in another one, "
-        "or give it [pools.NAME] of a cluster in its configuration"
-    )
+    """Create a pool, or change it when it exists; a path with a name must name the same."""
+    pool = await request.decoded(NodePool)
+    if "name" in request.parameters and pool.name != request["name"]:
+        raise Malformed("Node pool name does not match request path")
+    if not request.caller.grant.may_with_pool(pool.name, "write"):
+        raise Denied
+    return Reply(index=await rules.apply(request.parts.store, pool))
+
+
+async def remove(request: Request) -> Reply:
+    """Remove a pool without nodes and jobs."""
+    if not request.caller.grant.may_with_pool(request["name"], "delete"):
+        raise Denied
+    parts = request.parts
+    return Reply(index=await rules.remove(parts.store, request["name"], parts.config.region))
 
 
 async def check(request: Request) -> Reply:
@@ -147,4 +122,8 @@ def _find(request: Request, db: Snapshot) -> NodePool:
     for pool in visible_pools(request, db):
         if pool.name == request["name"]:
             return pool
-    raise NotFound("node pool not found", index=_INDEX)
+    raise NotFound("node pool not found", index=_index(db))
+
+
+def _index(db: Snapshot) -> int:
+    return max(db.table_index("node_pools"), 1)

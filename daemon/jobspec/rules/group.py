@@ -91,7 +91,7 @@ def _migrate(one: TaskGroup, job_type: str) -> Iterator[str]:
 
 
 def _tasks_together(one: TaskGroup) -> Iterator[str]:
-    """Object to tasks of one name, to two leaders, and to a group without a main task."""
+    """Object to tasks of one name and to two leaders."""
     first: dict[str, int] = {}
     tasks = one.tasks or []
     for number, each_task in enumerate(tasks, 1):
@@ -102,8 +102,6 @@ def _tasks_together(one: TaskGroup) -> Iterator[str]:
         first.setdefault(each_task.name, number)
     if sum(each_task.leader for each_task in tasks) > 1:
         yield "Only one task may be marked as leader"
-    if tasks and all(each_task.lifecycle and each_task.lifecycle.hook for each_task in tasks):
-        yield f"Task group {one.name} must have at least one main task"
 
 
 def _scaling(one: TaskGroup, job: Job) -> Iterator[str]:

@@ -91,6 +91,8 @@ def _group(group: TaskGroup) -> Iterator[str]:
             "Please remove mbits from the network block"
         )
     yield from _services(group.services)
+    if group.tasks and all(task.lifecycle and task.lifecycle.hook for task in group.tasks):
+        yield "Group has no main task: its sidecars end as soon as they run"
     for task in group.tasks or ():
         yield from within(f"Task {quote(task.name)} has warnings", _task(task))
 

@@ -74,7 +74,9 @@ def memory_of(task: Task) -> int:
 def _task(task: Task, cpu: AllocatedCPU | None = None) -> AllocatedTask:
     return AllocatedTask(
         cpu=cpu or AllocatedCPU(cpu_shares=task.resources.cpu),
-        memory=AllocatedMemory(memory_mb=memory_of(task)),
+        memory=AllocatedMemory(
+            memory_mb=memory_of(task), memory_max_mb=task.resources.memory_max_mb
+        ),
     )
 
 

@@ -39,8 +39,6 @@ async def test_who_may_displace_others_is_kept(store: Store) -> None:
     ("field", "value", "named"),
     [
         ("scheduler_algorithm", "best", "invalid scheduler algorithm: best"),  # as the peer
-        ("pause_eval_broker", True, "Pause"),
-        ("memory_oversubscription_enabled", True, "Memory"),
     ],
 )
 async def test_what_could_not_be_kept_is_refused(

@@ -64,5 +64,7 @@ def held(group: TaskGroup) -> AllocatedResources:
 def _held(resources: Resources) -> AllocatedTask:
     return AllocatedTask(
         cpu=AllocatedCPU(cpu_shares=resources.cpu),
-        memory=AllocatedMemory(memory_mb=resources.memory_mb),
+        memory=AllocatedMemory(
+            memory_mb=resources.memory_mb, memory_max_mb=resources.memory_max_mb
+        ),
     )

@@ -1,0 +1,71 @@
+"""Removes evaluations for an operator who has paused the scheduler."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+
+import msgspec
+
+from daemon.evals.configuration import configuration
+from storage.errors import Malformed, NotFound, Refused
+from storage.queries import evaluations, job_status
+from storage.readers import Snapshot
+from storage.store import Store
+from storage.writer import Transaction
+
+_AT_ONCE = 500  # evaluations of one write: more would keep other writers waiting
+_MOST = 5000  # of one request
+
+Matches = Callable[[object], bool]
+
+
+async def remove_evaluations(
+    store: Store, ids: Sequence[str], matches: Matches | None
+) -> tuple[int, int]:
+    """Remove the evaluations of `ids`, or up to 5,000 that match; return their number and the index.
+
+    An evaluation with allocations that still run stays: a filter passes over it.
+    Raises `Malformed`, `Refused` while the scheduler works, and `NotFound` for an unknown id.
+    """
+    if len(ids) > _MOST:
+        raise Malformed(f"EvalIDs has {len(ids)} entries, and must have at most {_MOST}")
+    chosen = await store.read_long(partial(_chosen, ids=ids, matches=matches))
+    index = store.read(lambda db: db.table_index("evaluations"))
+    removed = 0
+    remaining = iter(chosen)
+    while some := list(islice(remaining, _AT_ONCE)):
+        gone, index = await store.write(partial(_remove, ids=some))
+        removed += gone
+    return removed, index
+
+
+def _chosen(db: Snapshot, *, ids: Sequence[str], matches: Matches | None) -> list[str]:
+    _check_paused(db)
+    if matches is not None:
+        wanted = (one.id for one in evaluations.removable(db) if matches(msgspec.to_builtins(one)))
+        return list(islice(wanted, _MOST))
+    free = {one.id for one in evaluations.removable(db, ids)}
+    for one in ids:
+        if one not in free:
+            _explain(db, one)
+    return list(dict.fromkeys(ids))
+
+
+def _explain(db: Snapshot, eval_id: str) -> None:
+    if evaluations.find(db, eval_id) is None:
+        raise NotFound("eval not found", index=db.table_index("evaluations"))
+    raise Refused(f"evaluation {eval_id} has allocations that still run: stop the job first")
+
+
+def _check_paused(db: Snapshot) -> None:
+    if not configuration(db).pause_eval_broker:
+        raise Refused("eval broker is enabled; eval broker must be paused to delete evals")
+
+
+def _remove(tx: Transaction, *, ids: Iterable[str]) -> tuple[int, int]:
+    _check_paused(tx)
+    gone = list(evaluations.removable(tx, list(ids)))
+    evaluations.remove(tx, [one.id for one in gone])
+    for namespace, job_id in {(one.namespace, one.job_id) for one in gone}:
+        job_status.settle(tx, namespace, job_id)
+    return len(gone), tx.index
