@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from daemon.launcher.channel import LONGEST, close, receive, sealed, send
+from daemon.launcher.channel import LONGEST, close, read_sealed, receive, sealed, send
 from daemon.launcher.messages import (
     MOST_OPEN,
     MOST_PAYLOAD,
@@ -26,18 +26,24 @@ from daemon.launcher.messages import (
     Ended,
     Failed,
     Finish,
+    Found,
     Hello,
     LaidOut,
     LayOut,
     Layout,
+    Note,
     Payload,
     Question,
+    Read,
+    Recall,
     Reply,
     Request,
+    Said,
     Signal,
     Start,
     Started,
     Welcome,
+    Write,
 )
 
 
@@ -143,9 +149,39 @@ class Launcher:
         assert isinstance(body, LaidOut)  # noqa: S101  # both sides are of one program
         return body.troubles
 
+    async def write(self, request: Write, content: bytes) -> None:
+        """Put a file where a task can reach it. Raises `OSError`: EXDEV when a link leads elsewhere."""
+        passed = self._kept(content)
+        try:
+            await self._ask(request, [passed])
+        finally:
+            os.close(passed)
+
+    async def read(self, request: Read) -> tuple[Found, bytes]:
+        """Return what is known of a file, and its first bytes. Raises `OSError` as above."""
+        spare = os.memfd_create("spare") if request.most else None  # as for a start
+        body, received = await self._ask(request, (), spare)
+        assert isinstance(body, Found)  # noqa: S101  # as above
+        try:
+            return body, b"".join(read_sealed(one, request.most) for one in received)
+        finally:
+            close(received)
+
+    async def note(self, request: Note) -> None:
+        """Keep a note about a task, or remove it. Raises `OSError`."""
+        await self._ask(request)
+
+    async def recall(self, request: Recall) -> str | None:
+        """Return what a note says; None: there is none. Raises `OSError`."""
+        body, _ = await self._ask(request)
+        assert isinstance(body, Said)  # noqa: S101  # as above
+        return body.text
+
     def _sealed(self, record: msgspec.Struct) -> int:
         """Return a descriptor of a sealed file with a record. Raises `OSError`."""
-        content = self._encoder.encode(record)
+        return self._kept(self._encoder.encode(record))
+
+    def _kept(self, content: bytes) -> int:
         if len(content) > MOST_PAYLOAD:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         return sealed(content)

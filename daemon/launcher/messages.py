@@ -5,7 +5,7 @@ wrong types. Both sides are of one program, so there is one version of all this:
 against a mixture.
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -22,6 +22,9 @@ Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
 Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
 Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
+Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
+Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
+Kind = Literal["token", "fetched"]  # of a note
 Uid = Annotated[int, msgspec.Meta(ge=-1, lt=2**32 - 1)]
 Owner = tuple[Uid, Uid]  # the numbers of a user and a group; -1 and -1: users that nobody knows
 NAME = r"\A[^./\x00][^/\x00]{0,254}\Z"
@@ -114,6 +117,47 @@ class Layout(Message, frozen=True, kw_only=True):
     about: bytes
 
 
+class Write(Message, frozen=True, kw_only=True, tag=21):
+    """Put a file where a task can reach it, with the folders above it.
+
+    Descriptor: a sealed file with the content. `path` begins with the task's name, or with that of the
+    shared directory. `is_new`: what is there stays. `owner` is whose it is to be, if not the task's user.
+    """
+
+    allocation: Id
+    task: Name
+    path: Text
+    mode: Rights
+    is_new: bool
+    owner: Owner | None
+
+
+class Read(Message, frozen=True, kw_only=True, tag=22):
+    """Tell the facts about a file in such a place, and its first bytes, for a `most` other than 0."""
+
+    allocation: Id
+    task: Name
+    path: Text
+    most: Bytes
+
+
+class Note(Message, frozen=True, kw_only=True, tag=23):
+    """Keep a note about a task, or remove it."""
+
+    allocation: Id
+    task: Name
+    kind: Kind
+    text: Annotated[str, msgspec.Meta(max_length=1024)] | None
+
+
+class Recall(Message, frozen=True, kw_only=True, tag=24):
+    """Tell what such a note says."""
+
+    allocation: Id
+    task: Name
+    kind: Kind
+
+
 # --- answers ---
 
 
@@ -161,8 +205,22 @@ class LaidOut(Message, frozen=True, kw_only=True, tag=20):
     troubles: dict[str, str]
 
 
-Request = Hello | Start | Signal | Finish | LayOut
-Answer = Welcome | Started | Begun | Done | Ended | Failed | LaidOut
+class Found(Message, frozen=True, kw_only=True, tag=22):
+    """The facts about a file; nanoseconds. What was read comes with the answer, in a sealed file."""
+
+    inode: int
+    size: int
+    modified: int
+
+
+class Said(Message, frozen=True, kw_only=True, tag=23):
+    """The text of a note; None: there is none."""
+
+    text: str | None
+
+
+Request = Hello | Start | Signal | Finish | LayOut | Write | Read | Note | Recall
+Answer = Welcome | Started | Begun | Done | Ended | Failed | LaidOut | Found | Said
 
 
 class Question(Message, frozen=True, kw_only=True):

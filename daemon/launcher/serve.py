@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 
 import msgspec
 
-from daemon.launcher import directories, starting
-from daemon.launcher.channel import Wrong, close, read_record, receive, send
+from daemon.launcher import directories, files, starting
+from daemon.launcher.channel import Wrong, close, read_record, read_sealed, receive, sealed, send
 from daemon.launcher.messages import (
     MOST_PAYLOAD,
     VERSION,
@@ -32,12 +32,17 @@ from daemon.launcher.messages import (
     LayOut,
     Layout,
     Message,
+    Note,
     Question,
+    Read,
+    Recall,
     Reply,
+    Said,
     Signal,
     Start,
     Started,
     Welcome,
+    Write,
 )
 from daemon.launcher.places import below, read_claim
 from daemon.launcher.shims import Key, Shims
@@ -150,6 +155,28 @@ class Server:
         )
         return LaidOut(troubles=troubles), []
 
+    def write(self, request: Write, descriptors: Sequence[int]) -> Given:
+        """Put a file where a task can reach it."""
+        files.write(self._directory, request, read_sealed(descriptors[0], MOST_PAYLOAD))
+        return Done(), []
+
+    def read(self, request: Read, descriptors: Sequence[int]) -> Given:
+        """Tell what is known of a file, and what it holds."""
+        del descriptors
+        found, content = files.read(self._directory, request)
+        return found, [sealed(content)] if request.most else []
+
+    def note(self, request: Note, descriptors: Sequence[int]) -> Given:
+        """Keep a note about a task."""
+        del descriptors
+        files.note(self._directory, request)
+        return Done(), []
+
+    def recall(self, request: Recall, descriptors: Sequence[int]) -> Given:
+        """Tell what a note says."""
+        del descriptors
+        return Said(text=files.recall(self._directory, request)), []
+
     def signal(self, request: Signal, descriptors: Sequence[int]) -> Given:
         """Signal the main process of an attempt, or its shim."""
         del descriptors
@@ -200,4 +227,8 @@ _TABLE: dict[type[Message], tuple[range, Callable[..., Given]]] = {
     LayOut: (range(1, 2), Server.lay_out),
     Signal: (range(1), Server.signal),
     Finish: (range(1), Server.finish),
+    Write: (range(1, 2), Server.write),
+    Read: (range(1), Server.read),
+    Note: (range(1), Server.note),
+    Recall: (range(1), Server.recall),
 }

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.env import resolve
+from daemon.runner.taskfiles import TaskFiles
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
@@ -56,23 +56,19 @@ class Times(msgspec.Struct, frozen=True):
 
 
 class Identities:
-    """The identities of one task, in the directory of its allocation."""
+    """The identities of one task, and the files in which it gets them."""
 
     def __init__(
         self,
         signer: Signer,
         place: Place,
-        directory: str,
+        files: TaskFiles,
         task: Task,
-        owner: tuple[int, int] | None = None,
         services: Sequence[Service] = (),
     ) -> None:
-        """`owner` is whom the files are to belong to, if not to the daemon itself.
-
-        `services` are those of the task: their identities are handed to it.
-        """
-        self._signer, self._place, self._owner = signer, place, owner
-        self._directory, self._task, self._services = directory, task, services
+        """`services` are those of the task: their identities are handed to it."""
+        self._signer, self._place, self._files = signer, place, files
+        self._task, self._services = task, services
         self._made: dict[str, int] = {}  # identity -> when its token was made, nanoseconds
         self.environment: dict[str, str] = {}
 
@@ -86,16 +82,18 @@ class Identities:
         ]
         return [one for one in [*own, *map(_of_service, self._services)] if one.env or one.file]
 
-    def hand_over(self, allocation: Allocation, job: Job, now: int) -> None:
+    async def hand_over(self, allocation: Allocation, job: Job, now: int) -> None:
         """Sign all of them.
 
         Raises `Refused` when one asks for a claim that there is not, `Escapes` or `OSError` when a
         file cannot be written.
         """
         for identity in self.wanted:
-            self._hand_over(identity, allocation, job, now)
+            await self._hand_over(identity, allocation, job, now)
 
-    def _hand_over(self, identity: Identity, allocation: Allocation, job: Job, now: int) -> None:
+    async def _hand_over(
+        self, identity: Identity, allocation: Allocation, job: Job, now: int
+    ) -> None:
         claims = claims_of(identity, allocation, job, self._task, self._place, now)
         # A token without an end is signed with the key that stays as long as the allocation.
         key_id = "" if identity.ttl else allocation.placement.signing_key_id
@@ -105,34 +103,29 @@ class Identities:
         if identity.env:
             self.environment[variable_of(identity)] = token
         if identity.file:
-            write_beneath(
-                f"{self._directory}/{self._task.name}",
-                path_of(identity),
-                token.encode(),
-                owner=self._owner,
-            )
+            await self._files.write(self._files.own(path_of(identity)), token.encode())
 
-    def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
+    async def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
         """Find out what an earlier daemon has handed over, and when.
 
         What a session inside the task gets in its environment is signed anew.
         """
         for identity in self.wanted:
-            times = self._times(identity) if identity.file else Times(started // SECOND, 0)
+            times = await self._times(identity) if identity.file else Times(started // SECOND, 0)
             if times is None:
-                self._hand_over(identity, allocation, job, now)
+                await self._hand_over(identity, allocation, job, now)
                 continue
             self._made[identity.name] = times.iat * SECOND
             if identity.env:
                 kept = msgspec.structs.replace(identity, file=False)
-                self._hand_over(kept, allocation, job, now)
+                await self._hand_over(kept, allocation, job, now)
                 self._made[identity.name] = times.iat * SECOND
 
-    def _times(self, identity: Identity) -> Times | None:
+    async def _times(self, identity: Identity) -> Times | None:
         """Return the times of the token in an identity's file; None when it cannot be read."""
-        root = f"{self._directory}/{self._task.name}"
         try:
-            payload = read_beneath(root, path_of(identity), _MAX_FILE).split(b".")[1]
+            found = await self._files.read(self._files.own(path_of(identity)), _MAX_FILE)
+            payload = found.split(b".")[1]
             padded = payload + b"=" * (-len(payload) % 4)
             return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=Times)
         except (OSError, Refused, IndexError, ValueError, msgspec.DecodeError):
@@ -143,11 +136,11 @@ class Identities:
         times = [due for _, due in self._renewals()]
         return min(times, default=None)
 
-    def renew(self, allocation: Allocation, job: Job, now: int) -> list[Identity]:
+    async def renew(self, allocation: Allocation, job: Job, now: int) -> list[Identity]:
         """Make the tokens that are due, and return the identities that have got a new one."""
         due = [identity for identity, time in self._renewals() if time <= now]
         for identity in due:
-            self._hand_over(identity, allocation, job, now)
+            await self._hand_over(identity, allocation, job, now)
         return due
 
     def _renewals(self) -> Iterator[tuple[Identity, int]]:

@@ -1,16 +1,21 @@
 """What lies in the directory of an allocation before any of its tasks runs."""
 
+import base64
+
 import msgspec
 
 from daemon.launcher.messages import Layout, Room
 from daemon.runner import taskdir
+from daemon.runner.beneath import Escapes, inner
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
 from daemon.runner.kept_logs import About
 from daemon.runner.provisions import owner_of, places_of
-from storage.errors import Invalid
+from daemon.runner.taskfiles import TaskFiles
+from storage.errors import Refused
 from storage.queries import allocations
 from storage.records.allocation import Allocation
+from storage.records.task import Task
 
 
 async def lay_out(host: Host, instance: Instance) -> dict[str, str]:
@@ -38,10 +43,33 @@ async def lay_out(host: Host, instance: Instance) -> dict[str, str]:
     for task in instance.tasks:
         if task.name not in troubles:
             try:
-                taskdir.write_dispatched(directory, task, instance.job.payload)
-            except (OSError, Invalid) as error:
+                await _bring_payload(host, instance, task)
+            except (OSError, Refused) as error:
                 troubles[task.name] = f"failed to build task directory: {error}"
     return troubles
+
+
+async def _bring_payload(host: Host, instance: Instance, task: Task) -> None:
+    """Put the payload of a dispatch into the task's local directory, if it wants it, unless it is there.
+
+    Raises `Refused` when its name leads out of that directory, or `OSError`.
+    """
+    payload, wanted = instance.job.payload, task.dispatch_payload
+    if not payload or wanted is None or not wanted.file:
+        return
+    files = TaskFiles(
+        launcher=host.launcher,
+        allocation=instance.allocation.id,
+        task=task.name,
+        places=places_of(host, instance, task),
+    )
+    try:
+        path = files.own(f"local/{inner(wanted.file)}")
+    except Escapes:
+        raise Refused(
+            f"payload file {wanted.file!r} is outside of the task's local directory"
+        ) from None
+    await files.write(path, base64.b64decode(payload), mode=0o644, is_new=True)
 
 
 def _kept(host: Host, instance: Instance) -> str | None:

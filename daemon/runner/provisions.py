@@ -21,7 +21,8 @@ from daemon.runner.identities import Identities, Place
 from daemon.runner.instance import Instance
 from daemon.runner.restarts import Outcome
 from daemon.runner.secret_token import SecretToken
-from daemon.runner.taskdir import directories, is_fetched, note_fetched
+from daemon.runner.taskdir import directories
+from daemon.runner.taskfiles import TaskFiles
 from daemon.runner.wishes import Wish
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
@@ -155,20 +156,24 @@ class Provisions:
         self._host, self._instance, self._name = host, instance, task.name
         self._note, self._tell = note, tell
         self._root = host.directory(instance().allocation.id)
+        self._files = TaskFiles(
+            launcher=host.launcher,
+            allocation=instance().allocation.id,
+            task=task.name,
+            places=places_of(host, instance(), task),
+        )
         self._identities = Identities(
             host.signer,
             Place(host.issuer, host.values.get("node.region", ""), host.claims, host.values),
-            self._root,
+            self._files,
             task,
-            _known_owner(host, instance(), task),
             services_of(instance().group, task),
         )
         self._token = SecretToken(
             host.credentials,
             instance,
             task.name,
-            self._root,
-            _known_owner(host, instance(), task),
+            self._files,
             host.clock.now,
             note,
         )
@@ -183,10 +188,7 @@ class Provisions:
 
         desk = Desk(
             host=host,
-            root=self._root,
-            task=task.name,
-            places=places_of(host, self._instance(), task),
-            owner=_known_owner(host, self._instance(), task),
+            files=self._files,
             environment=self._own_environment,
             note=self._note,
         )
@@ -266,7 +268,7 @@ class Provisions:
         if (outcome := await self._fetch_artifacts()) is not None:
             return outcome
         try:
-            self._identities.hand_over(instance.allocation, instance.job, self._now())
+            await self._identities.hand_over(instance.allocation, instance.job, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
             return Outcome.UNRECOVERABLE
@@ -289,8 +291,8 @@ class Provisions:
         return None
 
     async def _fetch_artifacts(self) -> Outcome | None:
-        task, root = self._task, self._root
-        if not task.artifacts or is_fetched(root, task.name):
+        task = self._task
+        if not task.artifacts or await self._files.recall("fetched") is not None:
             return None
         self._note(events.downloading(self._now()))
         env = self.environment()
@@ -300,7 +302,7 @@ class Provisions:
         except FetchFailed as error:
             self._note(events.download_failed(self._now(), str(error)))
             return Outcome.FAILED if error.recoverable else Outcome.UNRECOVERABLE
-        note_fetched(root, task.name)
+        await self._files.note("fetched", "")
         return None
 
     def _order(self, artifact: Artifact, env: Mapping[str, str]) -> Order:
@@ -323,18 +325,18 @@ class Provisions:
         has_more = self._templates is not None or self._task.secrets_config is not None
         return has_more or self._identities.next_renewal() is not None
 
-    def recall(self, started_at: str) -> None:
+    async def recall(self, started_at: str) -> None:
         """Go on with what an earlier daemon has given to the task."""
         instance = self._instance()
         began = nanoseconds(started_at) if started_at else self._now()
         try:
-            self._identities.recall(instance.allocation, instance.job, began, self._now())
+            await self._identities.recall(instance.allocation, instance.job, began, self._now())
         except (Refused, OSError) as error:
             self._note(events.setup_failure(self._now(), f"no identity can be given: {error}"))
         if self._task.secrets_config is not None:
-            self._token.recall()
+            await self._token.recall()
         if self._templates is not None:
-            self._templates.recall()
+            await self._templates.recall()
 
     async def tend(self) -> None:
         """Give anew what ends or changes, and tell the task of it, until cancelled."""
@@ -355,7 +357,9 @@ class Provisions:
             await trio.sleep(max(0, due - self._now()) / SECOND)
             instance = self._instance()
             try:
-                renewed = self._identities.renew(instance.allocation, instance.job, self._now())
+                renewed = await self._identities.renew(
+                    instance.allocation, instance.job, self._now()
+                )
             except (Refused, OSError) as error:
                 self._note(events.setup_failure(self._now(), f"no new identity: {error}"))
                 await trio.sleep(_RENEW_AGAIN)

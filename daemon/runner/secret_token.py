@@ -7,15 +7,13 @@ is found after a restart of the daemon: not the secret itself.
 """
 
 from collections.abc import Callable
-from pathlib import Path
 
 import trio
 
-from daemon.launcher.messages import Owner
 from daemon.runner import events
-from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.host import Credentials, Held
 from daemon.runner.instance import Instance, workload_of
+from daemon.runner.taskfiles import TaskFiles
 from daemon.runner.wishes import Wish
 from storage.errors import Refused
 from storage.records.allocation import TaskEvent
@@ -23,7 +21,6 @@ from storage.records.base import SECOND
 from storage.records.task import SecretsConfig
 
 _FILE = "secrets/vault_token"
-_NOTE = ".token."  # and the task's name, in the allocation's directory
 _LONGEST = 4096  # bytes of such a file
 _AGAIN = 30.0  # seconds until it is tried again to get one
 _LEAST = 4  # a token that has less than this part of its life left is replaced
@@ -37,13 +34,12 @@ class SecretToken:
         credentials: Credentials,
         instance: Callable[[], Instance],
         task: str,
-        root: str,
-        owner: Owner | None,
+        files: TaskFiles,
         now: Callable[[], int],
         note: Callable[[TaskEvent], None],
     ) -> None:
         self._credentials, self._instance, self._task = credentials, instance, task
-        self._root, self._owner, self._now, self._note = root, owner, now, note
+        self._files, self._now, self._note = files, now, note
         self._held: Held | None = None
         self._secret = ""
 
@@ -66,20 +62,23 @@ class SecretToken:
             await self._replace()
         else:
             self._held = held
-            self._write(held.accessor, self._secret)
+            await self._write(held.accessor, self._secret)
 
-    def recall(self) -> None:
+    async def recall(self) -> None:
         """Go on with the token that an earlier daemon has handed over."""
         try:
-            accessor = self._note_path.read_text()
+            accessor = await self._files.recall("token")
         except OSError:
+            return
+        if accessor is None:
             return
         self._held = self._credentials.find(accessor)
         try:
-            kept = read_beneath(self._directory, _FILE, _LONGEST).decode(errors="replace")
+            found = await self._files.read(self._files.own(_FILE), _LONGEST)
         except (OSError, Refused):  # it is not kept in a file, or the task has removed it
             return
         # A task may have written anything else there.
+        kept = found.decode(errors="replace")
         self._secret = kept if self._credentials.is_secret(accessor, kept) else ""
 
     async def keep(self) -> list[Wish]:
@@ -125,7 +124,7 @@ class SecretToken:
         before = self._held
         held = await self._credentials.make(workload_of(self._instance(), self._task), self._block)
         try:
-            self._write(held.accessor, held.secret)
+            await self._write(held.accessor, held.secret)
         except (Refused, OSError):
             await self._credentials.end(held.accessor)
             raise
@@ -133,17 +132,9 @@ class SecretToken:
         if before is not None:
             await self._credentials.end(before.accessor)
 
-    def _write(self, accessor: str, secret: str) -> None:
+    async def _write(self, accessor: str, secret: str) -> None:
         """Hand over a token. Without the note, if one is stopped in between, it is replaced."""
-        self._note_path.unlink(missing_ok=True)
+        await self._files.note("token", None)
         if not self._block.disable_file:
-            write_beneath(self._directory, _FILE, secret.encode(), owner=self._owner)
-        write_beneath(self._root, self._note_path.name, accessor.encode())
-
-    @property
-    def _note_path(self) -> Path:
-        return Path(self._root, f"{_NOTE}{self._task}")
-
-    @property
-    def _directory(self) -> str:
-        return f"{self._root}/{self._task}"
+            await self._files.write(self._files.own(_FILE), secret.encode())
+        await self._files.note("token", accessor)

@@ -300,7 +300,7 @@ class TaskRunner:
                 await running.begun(self._note_engine)
             for log in self._logs():
                 await finish_move(log, running)
-            self._provisions.recall(self.state.started_at or "")
+            await self._provisions.recall(self.state.started_at or "")
             return await self._accompany(running)
         self._emit(events.terminated(self._now(), _LOST))
         return Outcome.KILLED if self._killed.is_set() else Outcome.FAILED

@@ -9,7 +9,6 @@
     .logs/               what was moved out of a log, where that is necessary
 """
 
-import base64
 import os
 import re
 import shutil
@@ -22,17 +21,14 @@ from pathlib import Path
 from daemon.launcher import directories as made
 from daemon.launcher import places
 from daemon.launcher.messages import NAME
-from daemon.runner.beneath import Escapes, inner, open_beneath, open_directory, write_beneath
+from daemon.runner.beneath import Escapes, inner, open_directory
 from daemon.runner.drivers.shim import PATH
 from daemon.runner.env import Directories
-from storage.errors import Invalid
-from storage.records.task import Task
 
 SHARED, CLAIM = places.SHARED, places.CLAIM  # of whom the launcher opens files
 SECRETS, PRIVATE = made.SECRETS, made.PRIVATE
 RESOLVER = ".resolv."
 ACCOUNTS = ".accounts."
-_FETCHED = ".fetched."
 MOVED = ".logs"
 _GONE = ".removed"  # behind the name of a directory that is being removed
 _ABOVE = 0o711
@@ -86,28 +82,6 @@ def can_name(task: str) -> bool:
 def exists(root: str) -> bool:
     """Tell whether an allocation has a directory."""
     return os.path.isdir(root)
-
-
-def write_dispatched(root: str, task: Task, payload: str | None) -> None:
-    """Write the payload of a dispatch, base64, where a task wants it, if it wants it; errors as below."""
-    if payload and task.dispatch_payload is not None and task.dispatch_payload.file:
-        write_payload(root, task.name, task.dispatch_payload.file, base64.b64decode(payload))
-
-
-def write_payload(root: str, task: str, file: str, payload: bytes) -> None:
-    """Write a dispatch's payload into the task's local directory, unless it is there.
-
-    No link is followed out of it, whatever the allocation before has left in there. Raises
-    `Invalid` when the name leads out of it, or `OSError`.
-    """
-    local = f"{root}/{task}/local"
-    try:
-        with suppress(FileNotFoundError):
-            os.close(open_beneath(local, file, os.O_PATH | os.O_NOFOLLOW))
-            return
-        write_beneath(local, file, payload, mode=0o644)
-    except Escapes:
-        raise Invalid(f"payload file {file!r} is outside of the task's local directory") from None
 
 
 def remove(root: str) -> None:
@@ -176,13 +150,3 @@ def present(alloc_dir: Path) -> list[str]:
     except FileNotFoundError:  # somebody has removed it; it is made again when it is needed
         return []
     return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-def is_fetched(root: str, task: str) -> bool:
-    """Tell whether everything that a task brings along has been fetched."""
-    return os.path.lexists(f"{root}/{_FETCHED}{task}")
-
-
-def note_fetched(root: str, task: str) -> None:
-    """Remember that everything that a task brings along has been fetched."""
-    Path(f"{root}/{_FETCHED}{task}").touch(mode=0o600)

@@ -4,17 +4,14 @@ Each question has an answer now, and topics of the store that tell when it may b
 files nobody tells: they are looked at from time to time. What a task may not see is not there.
 """
 
-import os
 from collections.abc import Callable, Iterable
 from itertools import groupby
 
 import msgspec
 
-from daemon.runner.beneath import open_beneath, read_beneath
-from daemon.runner.env import Directories
 from daemon.runner.host import Variables
 from daemon.runner.instance import Instance, workload_of
-from daemon.runner.taskdir import meant
+from daemon.runner.taskfiles import Signature, TaskFiles
 from daemon.templates.faults import LONGEST
 from daemon.templates.lookups import (
     Kind,
@@ -31,17 +28,13 @@ from storage.records.service import Registration
 from storage.records.workload import Workload
 from storage.store import Store
 
-Signature = tuple[int, int, int]
-
 
 class Ground(msgspec.Struct, frozen=True, kw_only=True):
     """Where a task stands: who looks for it, and which files are its own."""
 
     store: Store
     variables: Variables
-    root: str  # of the allocation
-    task: str
-    places: Directories  # as the task sees them
+    files: TaskFiles
 
 
 class Sources:
@@ -80,7 +73,7 @@ class Sources:
                 listed = self._ground.variables.listed(self._workload, namespace, name)
                 return [*map(_stub, listed)]
             case _:
-                return self._file(question.name)
+                return await self._file(question.name)
 
     def topics(self, asked: Iterable[Question]) -> set[str]:
         """Return the topics that tell when an answer may be another one."""
@@ -98,9 +91,10 @@ class Sources:
                     found |= {"variables", "policies"}
         return found
 
-    def signatures(self, asked: Iterable[Question]) -> dict[str, Signature | None]:
+    async def signatures(self, asked: Iterable[Question]) -> dict[str, Signature | None]:
         """Return by what a change of the files that were asked for can be seen."""
-        return {one.name: self._signature(one.name) for one in asked if one.kind == Kind.FILE}
+        names = {one.name for one in asked if one.kind == Kind.FILE}
+        return {name: await self._signature(name) for name in sorted(names)}
 
     @property
     def _namespace(self) -> str:
@@ -114,7 +108,7 @@ class Sources:
     @property
     def _workload(self) -> Workload:
         """Return the task as policies name it."""
-        return workload_of(self._instance(), self._ground.task)
+        return workload_of(self._instance(), self._ground.files.task)
 
     # ---- services -------------------------------------------------------------------------------
 
@@ -128,31 +122,21 @@ class Sources:
 
     # ---- files ----------------------------------------------------------------------------------
 
-    def _file(self, path: str) -> str | None:
+    async def _file(self, path: str) -> str | None:
         try:
-            content = read_beneath(*self._place(path), LONGEST + 1)
+            files = self._ground.files
+            content = await files.read(files.meant(path), LONGEST + 1)
         except OSError:
             return None
         if len(content) > LONGEST:
             raise Refused(f"{path} has more than {LONGEST} bytes")
         return content.decode(errors="replace")
 
-    def _signature(self, path: str) -> Signature | None:
+    async def _signature(self, path: str) -> Signature | None:
         try:
-            descriptor = open_beneath(*self._place(path), os.O_PATH)
+            return await self._ground.files.signature(self._ground.files.meant(path))
         except (OSError, Refused):
             return None
-        try:
-            found = os.fstat(descriptor)
-        finally:
-            os.close(descriptor)
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def _place(self, path: str) -> tuple[str, str]:
-        """Return the task's directory, or the shared one, and what is meant below. Raises `Escapes`."""
-        ground = self._ground
-        folder, _, rest = meant(ground.task, ground.places, path).partition("/")
-        return f"{ground.root}/{folder}", rest
 
 
 def _instance(one: Registration) -> ServiceInstance:

@@ -13,14 +13,12 @@ from functools import partial
 import msgspec
 import trio
 
-from daemon.launcher.messages import Owner
 from daemon.runner import events
-from daemon.runner.beneath import read_beneath, write_beneath
 from daemon.runner.changes import first_of
-from daemon.runner.env import Directories, pairs, resolve
+from daemon.runner.env import pairs, resolve
 from daemon.runner.host import Host
 from daemon.runner.instance import Instance
-from daemon.runner.taskdir import meant
+from daemon.runner.taskfiles import TaskFiles
 from daemon.runner.template_sources import Ground, Sources
 from daemon.runner.wishes import Wish
 from daemon.templates.faults import LONGEST, Fault, TooLong
@@ -47,10 +45,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes to write the templates of one task. `note` tells at once what happens."""
 
     host: Host
-    root: str  # of the allocation
-    task: str
-    places: Directories  # as the task sees them
-    owner: Owner | None
+    files: TaskFiles
     environment: Callable[[], Mapping[str, str]]
     note: Callable[[TaskEvent], None]
 
@@ -63,9 +58,7 @@ class Templates:
         ground = Ground(
             store=desk.host.store,
             variables=desk.host.variables,
-            root=desk.root,
-            task=desk.task,
-            places=desk.places,
+            files=desk.files,
         )
         self._sources = Sources(ground, instance)
         self._programs: dict[str, Program] = {}
@@ -77,7 +70,7 @@ class Templates:
 
     def _wanted(self) -> list[Template]:
         """Return the templates, with the references in their paths filled in."""
-        task = self._instance().group.task(self._desk.task)
+        task = self._instance().group.task(self._desk.files.task)
         environment = self._desk.environment()
         return [
             msgspec.structs.replace(
@@ -109,14 +102,14 @@ class Templates:
         self._texts.clear()
         self.environment.clear()
         for template in self._wanted():
-            self._write(template, found[template.dest_path].text)
+            await self._write(template, found[template.dest_path].text)
         self._said, self._is_fresh = "", True
 
-    def recall(self) -> None:
+    async def recall(self) -> None:
         """Go on with what an earlier daemon has written."""
         for template in self._wanted():
             with suppress(OSError, Fault, Refused):  # a task may have removed or changed it
-                text = self._read(template.dest_path)
+                text = await self._read(template.dest_path)
                 self._take(template, text, _environment(template, text))
 
     async def tend(self, tell: Callable[[list[Wish]], Awaitable[None]]) -> None:
@@ -145,7 +138,7 @@ class Templates:
                 if rendering is None or rendering.missing:
                     continue
                 if rendering.text != self._texts.get(template.dest_path):
-                    self._write(template, rendering.text)
+                    await self._write(template, rendering.text)
                     changed.append(template)
         except (Fault, Refused, OSError) as error:
             self._say(f"Template failed: {error}")
@@ -163,14 +156,16 @@ class Templates:
 
     async def _change(self, told: Callable[[], object]) -> None:
         """Return when an answer may have changed."""
-        before = self._sources.signatures(self._asked)
+        before = await self._sources.signatures(self._asked)
         if before:
             await first_of(told, partial(self._other_files, before))  # type: ignore[arg-type]
         else:
             await told()  # type: ignore[misc]
 
     async def _other_files(self, before: Mapping[str, object]) -> None:
-        while self._sources.signatures(self._asked) == before:  # noqa: ASYNC110  # nobody tells
+        while (  # noqa: ASYNC110  # nobody tells
+            await self._sources.signatures(self._asked) == before
+        ):
             await trio.sleep(_FILES_AGAIN)
 
     async def _settle(self) -> None:
@@ -221,7 +216,7 @@ class Templates:
         known = self._programs.get(template.dest_path)
         if known is not None and not template.source_path:
             return known
-        text = self._source(template)
+        text = await self._source(template)
         work = partial(read, text, template.left_delim, template.right_delim)
         if len(text) > _SHORT:
             program = await trio.to_thread.run_sync(work, limiter=self._desk.host.rendering)
@@ -230,11 +225,11 @@ class Templates:
         self._programs[template.dest_path] = program
         return program
 
-    def _source(self, template: Template) -> str:
+    async def _source(self, template: Template) -> str:
         if not template.source_path:
             return template.embedded_tmpl
         try:
-            return self._read(template.source_path)
+            return await self._read(template.source_path)
         except OSError as error:
             raise Fault(f"source {template.source_path}: {error.strerror}") from error
 
@@ -256,24 +251,18 @@ class Templates:
 
     # ---- files ----------------------------------------------------------------------------------
 
-    def _place(self, path: str) -> tuple[str, str]:
-        """Return the task's directory, or the shared one, and what is meant below. Raises `Escapes`."""
-        desk = self._desk
-        folder, _, rest = meant(desk.task, desk.places, path).partition("/")
-        return f"{desk.root}/{folder}", rest
+    async def _read(self, path: str) -> str:
+        files = self._desk.files
+        return (await files.read(files.meant(path), LONGEST)).decode(errors="replace")
 
-    def _read(self, path: str) -> str:
-        return read_beneath(*self._place(path), LONGEST).decode(errors="replace")
-
-    def _write(self, template: Template, text: str) -> None:
+    async def _write(self, template: Template, text: str) -> None:
         environment = _environment(template, text)
-        owner = self._desk.owner
+        files, owner = self._desk.files, None
         if template.uid is not None or template.gid is not None:
             owner = (_whose(template.uid), _whose(template.gid))
         mode = int(template.perms, 8) if template.perms else _DEFAULT_PERMISSIONS
-        root, path = self._place(template.dest_path)
-        content = text.encode(errors="replace")
-        write_beneath(root, path, content, owner=owner, mode=mode & _PERMISSIONS)
+        path, content = files.meant(template.dest_path), text.encode(errors="replace")
+        await files.write(path, content, owner=owner, mode=mode & _PERMISSIONS)
         self._take(template, text, environment)
 
     def _take(self, template: Template, text: str, environment: Mapping[str, str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.launcher.beneath import without_links
 from daemon.runner import beneath
 from daemon.runner.beneath import Escapes, inner, open_beneath
 from daemon.runner.files import Files, Prohibited, kind_of, mode_text
@@ -44,7 +45,7 @@ def seeing(root: Path) -> Files:
 def resolver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Resolve paths in each of the two ways."""
     if request.param == "no links":
-        monkeypatch.setattr(beneath, "resolver", lambda: beneath.without_links)
+        monkeypatch.setattr(beneath, "resolver", lambda **_: without_links)
     return
 
 
@@ -107,7 +108,7 @@ def test_a_link_that_stays_below_is_followed(root: Path) -> None:
 def test_a_kernel_without_the_call_follows_no_link(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beneath, "resolver", lambda: beneath.without_links)
+    monkeypatch.setattr(beneath, "resolver", lambda **_: without_links)
     (root / "alloc/data/link").symlink_to("../../main/local/f.txt")
     with pytest.raises(OSError, match="symbolic links"):
         content(root, "alloc/data/link")
@@ -192,7 +193,7 @@ def test_nothing_tells_whether_a_secret_file_exists(
     (root / "main/secrets/out").symlink_to("/etc/passwd")
     (root / "main/secrets/back").symlink_to("../local/f.txt")
     asked = {"read": (0, 100)}.get(verb, ())
-    if beneath.resolver() is not beneath.without_links:
+    if beneath.resolver(follows=True) is not without_links:
         (root / "main/local/link").symlink_to("../secrets/token")
         (root / "main/local/dir").symlink_to("../secrets")
     elif "local/" in place and ".." not in place:

@@ -8,14 +8,18 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 
-from daemon.runner.beneath import Escapes, write_beneath
+from daemon.runner.beneath import Escapes
 from daemon.runner.identities import Identities, Place, lifetime
+from daemon.runner.taskdir import directories
+from daemon.runner.taskfiles import TaskFiles
 from storage.errors import Refused
 from storage.records.allocation import Allocation
 from storage.records.base import HOUR, SECOND
 from storage.records.job import Job
 from storage.records.task import Identity, Service, Task
+from tests.launchers import Direct
 from tests.parts.runner.world import Signer
 from tests.samples import NOW, group, job, task
 from tests.unit.runner.placements import placed
@@ -54,13 +58,26 @@ class Held:
         plain = placed(self.job, "n", "alloc")
         placement = msgspec.structs.replace(plain.placement, signing_key_id="key-1")
         self.allocation: Allocation = msgspec.structs.replace(plain, placement=placement)
-        self.identities = Identities(Signer(), PLACE, str(self.home), wanted, owner, services)
+        if owner is not None:
+            os.chown(self.home / "main" / "secrets", *owner)
+            (self.home / "main" / "local").mkdir()
+            os.chown(self.home / "main" / "local", *owner)
+        files = TaskFiles(
+            launcher=Direct(home),
+            allocation="alloc",
+            task="main",
+            places=directories(str(self.home), "main"),
+        )
+        self.identities = Identities(Signer(), PLACE, files, wanted, services)
 
     def hand_over(self, now: int = NOW) -> None:
-        self.identities.hand_over(self.allocation, self.job, now)
+        trio.run(self.identities.hand_over, self.allocation, self.job, now)
+
+    def recall(self, allocation: Allocation, job: Job, started: int, now: int) -> None:
+        trio.run(self.identities.recall, allocation, job, started, now)
 
     def renew(self, now: int) -> list[str]:
-        done = self.identities.renew(self.allocation, self.job, now)
+        done = trio.run(self.identities.renew, self.allocation, self.job, now)
         return [identity.name for identity in done]
 
     def file(self, name: str) -> Path:
@@ -210,13 +227,6 @@ def test_a_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
     assert not held.file("secrets/nomad_token").is_symlink()
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(OSError, match="directory"):
-        write_beneath(str(tmp_path), "taken", b"x")
-    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-
-
 # ---- when they are made anew ----------------------------------------------------------------------
 
 
@@ -254,19 +264,19 @@ def test_the_file_says_when_its_token_is_due(tmp_path: Path) -> None:
     before.hand_over()
     token = before.file("secrets/nomad_vault.jwt").read_text()
     after = Held(tmp_path, wanted)
-    after.identities.recall(after.allocation, after.job, NOW - HOUR, NOW + SECOND)
+    after.recall(after.allocation, after.job, NOW - HOUR, NOW + SECOND)
     assert after.identities.next_renewal() == NOW + HOUR // 2
     assert after.file("secrets/nomad_vault.jwt").read_text() == token
 
 
 def test_a_file_that_is_gone_is_written_again(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(file=True, ttl=HOUR)))
-    held.identities.recall(held.allocation, held.job, NOW, NOW + SECOND)
+    held.recall(held.allocation, held.job, NOW, NOW + SECOND)
     assert held.file("secrets/nomad_vault.jwt").exists()
 
 
 def test_the_start_says_when_a_token_in_an_environment_is_due(tmp_path: Path) -> None:
     held = Held(tmp_path, given(default(), named(env=True, ttl=HOUR, change_mode="restart")))
-    held.identities.recall(held.allocation, held.job, NOW, NOW + SECOND)
+    held.recall(held.allocation, held.job, NOW, NOW + SECOND)
     assert held.identities.next_renewal() == NOW + HOUR // 2
     assert "NOMAD_TOKEN_vault" in held.identities.environment

@@ -13,6 +13,8 @@ import trio.testing
 from daemon.acl.task_tokens import Held
 from daemon.runner.instance import Instance
 from daemon.runner.secret_token import SecretToken
+from daemon.runner.taskdir import directories
+from daemon.runner.taskfiles import TaskFiles
 from storage.errors import Refused, UnknownToken
 from storage.queries import policies, tokens
 from storage.records.acl import JobACL, Policy, Token, TokenRole
@@ -21,6 +23,7 @@ from storage.records.base import SECOND
 from storage.records.task import RestartPolicy, SecretsConfig
 from storage.records.workload import Workload
 from storage.store import Store
+from tests.launchers import Direct
 from tests.parts.runner.world import Pipe, World, batch, open_world, script, state_of
 from tests.unit.runner.placements import placed
 
@@ -184,7 +187,13 @@ def kept_by(
     job = batch(script("true", secrets_config=block))
     (group,) = job.task_groups or ()
     instance = Instance(allocation=placed(job, "node", "alloc"), job=job, group=group)
-    return SecretToken(lender, lambda: instance, "main", str(root), None, now_of_trio, note)
+    files = TaskFiles(
+        launcher=Direct(root.parent),
+        allocation=root.name,
+        task="main",
+        places=directories(str(root), "main"),
+    )
+    return SecretToken(lender, lambda: instance, "main", files, now_of_trio, note)
 
 
 async def test_a_token_is_renewed_as_long_as_that_goes_and_then_replaced(
@@ -260,20 +269,19 @@ async def test_a_daemon_that_was_killed_while_it_handed_over_a_token_hands_over_
     lender = Lender(prolongs=3)
     token = kept_by(lender, tmp_path, asking())
     await token.bring()
-    written: list[str] = []
 
-    def write_once(root: str, path: str, content: bytes, **_: object) -> None:
-        if written:
+    async def write_once(files: TaskFiles, kind: str, text: str | None) -> None:
+        if text is not None:
             raise KeyboardInterrupt
-        written.append(path)
-        Path(root, path).write_bytes(content)
+        await note(files, "token", text)
 
+    note = TaskFiles.note
     with monkeypatch.context() as patch:
-        patch.setattr("daemon.runner.secret_token.write_beneath", write_once)
+        patch.setattr(TaskFiles, "note", write_once)
         with pytest.raises(KeyboardInterrupt):
             await token.bring()
     later = kept_by(lender, tmp_path, asking())
-    later.recall()
+    await later.recall()
     assert (await later.keep())[0].mode == "restart"
     assert (lender.made, lender.renewed) == (["0", "1"], [])
     assert (tmp_path / "main/secrets/vault_token").read_text() == "secret-1"
@@ -292,7 +300,7 @@ async def test_what_a_task_writes_in_the_place_of_its_token_is_never_handed_over
     else:
         path.write_text(put)
     later = kept_by(lender, tmp_path, asking())
-    later.recall()
+    await later.recall()
     assert later.environment == {}
     await later.bring()
     assert set(later.environment.values()) == {f"secret-{lender.made[-1]}"}

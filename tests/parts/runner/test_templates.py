@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from daemon.runner.taskdir import directories
+from daemon.runner.taskfiles import TaskFiles
 from daemon.runner.templates import Desk, Templates
 from storage.records.base import SECOND
 from storage.records.job import Job
@@ -308,10 +309,9 @@ def test_a_task_is_told_within_the_longest_splay_of_what_has_changed(
     nobody: Any = None
     desk = Desk(
         host=SimpleNamespace(chance=lambda: chance, store=nobody, variables=nobody),  # type: ignore[arg-type]
-        root="",
-        task="main",
-        places=directories("/a", "main"),
-        owner=None,
+        files=TaskFiles(
+            launcher=nobody, allocation="a", task="main", places=directories("/a", "main")
+        ),
         environment=dict,
         note=print,
     )

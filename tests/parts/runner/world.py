@@ -19,8 +19,9 @@ from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import SystemClock
 from daemon.config import Config
 from daemon.launcher import directories
-from daemon.launcher.client import open_launcher
+from daemon.launcher.client import Launcher, open_launcher
 from daemon.launcher.messages import Layout, Room
+from daemon.runner.drivers.local import Local
 from daemon.runner.node import Runner, open_runner
 from daemon.variables import change
 from daemon.variables.tasks import TaskVariables
@@ -202,7 +203,7 @@ async def open_world(
     async with (
         open_launcher(launchers.begin(), config.alloc_dir)
         if drivers is None
-        else nullcontext(launchers.Direct(config.alloc_dir)) as launcher,
+        else nullcontext(launcher_of(drivers, config)) as launcher,
         open_tokens(store, clock, SEAL, asks=True) as tokens,
         open_runner(
             store,
@@ -220,6 +221,15 @@ async def open_world(
         ) as runner,
     ):
         yield World(store, runner, config, tokens)
+
+
+def launcher_of(drivers: Mapping[str, Any], config: Config) -> Launcher:
+    """Return what these drivers ask, as there is one launcher for a directory; else one in this process.
+
+    That one cannot write for tasks of other users: the rights of all threads would change.
+    """
+    asked = [one._launcher for one in drivers.values() if isinstance(one, Local)]
+    return asked[0] if asked else launchers.Direct(config.alloc_dir)
 
 
 class Signer:
