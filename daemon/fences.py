@@ -3,7 +3,7 @@
 A unit is named by its kind and its key: an evaluation, a periodic job, a deployment. After an error
 the unit pauses, for longer each time. After `ATTEMPTS` errors in a row its fence is closed: the
 owner of the unit gives it up, or leaves it out until its key changes. Errors of the store are not of
-one unit: they pass through.
+one unit: they pass through. Only a corrupt page is met by some units and not by others.
 """
 
 import logging
@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from daemon.clock import Clock
-from storage.errors import StorageError, leaves
+from storage.errors import StorageDamaged, StorageError, leaves
 from storage.records.base import SECOND
 
 ATTEMPTS = 3
@@ -107,7 +107,7 @@ class Fences:
         try:
             yield
         except Exception as error:
-            if any(isinstance(leaf, StorageError) for leaf in leaves(error)):
+            if any(_is_of_all(leaf) for leaf in leaves(error)):
                 raise
             self.note(kind, key, error)
         else:
@@ -132,3 +132,8 @@ class Fences:
             "%s %s failed %d times in a row: %s", kind, key, failures, fault.reason, exc_info=error
         )
         return fault
+
+
+def _is_of_all(error: BaseException) -> bool:
+    """Tell whether an error of the store is of every unit."""
+    return isinstance(error, StorageError) and not isinstance(error, StorageDamaged)

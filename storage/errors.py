@@ -16,7 +16,8 @@ StewardError
 └── StorageError    the file cannot be read or written
     ├── StorageUnavailable  no write is possible at this moment: retry
     │   ├── StorageFull     the disk has no room
-    │   └── StorageBusy     another program holds the write lock
+    │   ├── StorageBusy     another program holds the write lock
+    │   └── StorageDamaged  a page of the file is corrupt: no write until a snapshot is restored
     ├── StorageLocked   another daemon has the file
     └── StorageUnusable not our file, of a newer version, damaged, or not writable
 """
@@ -108,6 +109,10 @@ class StorageFull(StorageUnavailable):
 
 class StorageBusy(StorageUnavailable):
     """Another program has held the write lock of the file for longer than a write waits."""
+
+
+class StorageDamaged(StorageUnavailable):
+    """A page of the file is corrupt. Reads of other pages go on, and no write is accepted."""
 
 
 class StorageLocked(StorageError):

@@ -12,13 +12,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
 from storage import origin, schema
-from storage.errors import StorageLocked, StorageUnavailable, StorageUnusable, leaves
+from storage.errors import (
+    StorageDamaged,
+    StorageError,
+    StorageLocked,
+    StorageUnavailable,
+    StorageUnusable,
+    leaves,
+)
 from storage.mark import MARK_NAME, Mark
 from storage.readers import Reader, Snapshot
 from storage.watch import Topics, Watch
@@ -34,6 +42,7 @@ _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", def
 # The connection of the long read that this thread does: what it calls reads from it, too.
 _LONG: ContextVar[Reader | None] = ContextVar("long", default=None)
 _FULL_PAUSE = 1.0  # seconds between attempts to write while no write is possible
+_DAMAGED_PAUSE = 60.0  # seconds between attempts that only a restored snapshot lets succeed
 _LONG_READS = 2  # at a time; more would only wait for the interpreter lock
 
 _log = logging.getLogger("steward.store")
@@ -59,7 +68,9 @@ class Store:
         try:
             return (_LONG.get() or self._reader).read(work)
         except sqlite3.DatabaseError as error:
-            raise storage_error(error) from error
+            if _LONG.get() is not None:  # in a thread: `read_long` notes it
+                raise
+            raise self._error(error) from error
 
     def read_short(self, work: Callable[[Snapshot], T]) -> T:
         """Return what `work` makes of the file as it is now, if that is little.
@@ -69,7 +80,7 @@ class Store:
         try:
             return self._reader.read_short(work)
         except sqlite3.DatabaseError as error:
-            raise storage_error(error) from error
+            raise self._error(error) from error
 
     async def read_long(self, work: Callable[[Snapshot], T]) -> T:
         """Return what `work` makes of the file as it is now, without holding up anything else."""
@@ -78,11 +89,34 @@ class Store:
             try:
                 return await trio.to_thread.run_sync(_read_long, reader, work)
             except sqlite3.DatabaseError as error:
-                raise storage_error(error) from error
+                raise self._error(error) from error
             finally:
                 self._idle.append(reader)
                 self._long_read_ends.set()
                 self._long_read_ends = trio.Event()
+
+    @property
+    def damage(self) -> str:
+        """Return why no write is accepted; empty while no page is known to be corrupt."""
+        return self._writer.damage
+
+    def _error(self, error: sqlite3.DatabaseError) -> StorageError:
+        """Return the meaning of an error of a read; a corrupt page ends all writes."""
+        found = storage_error(error)
+        if isinstance(found, StorageDamaged):
+            self._writer.stop(found)
+        return found
+
+    async def report_damage(self, reporting: trio.CancelScope) -> None:
+        """Log which pages are corrupt, once one has been met."""
+        with reporting:
+            await self._writer.damaged.wait()
+            from storage.damage import damaged_places  # no sound store needs it
+
+            _log.critical("%s", self._writer.damage)
+            places = partial(damaged_places, self.path)
+            for place in await trio.to_thread.run_sync(places, abandon_on_cancel=True):
+                _log.critical("the store is damaged: %s", place)
 
     async def long_read_ends(self) -> None:
         """Return when a long read, whoever asked for it, has come to its end."""
@@ -157,7 +191,8 @@ async def unless_full(what: str) -> AsyncIterator[None]:
         yield
     except* StorageUnavailable as errors:
         _log.warning("%s: %s", what, next(leaves(errors)))
-        await trio.sleep(_FULL_PAUSE)
+        is_damaged = errors.subgroup(StorageDamaged) is not None
+        await trio.sleep(_DAMAGED_PAUSE if is_damaged else _FULL_PAUSE)
 
 
 @asynccontextmanager
@@ -181,10 +216,13 @@ async def open_store(directory: Path, *, cluster_id: str, now: int) -> AsyncIter
         try:
             _compare(directory, mark, store, is_log_lost=is_log_lost)
             async with trio.open_nursery() as nursery:
+                reporting = trio.CancelScope()
                 nursery.start_soon(writer.run)
+                nursery.start_soon(store.report_damage, reporting)
                 try:
                     yield store
                 finally:
+                    reporting.cancel()
                     writer.close()
         finally:
             store.close()
@@ -252,8 +290,14 @@ def lock(directory: Path) -> Iterator[None]:
         raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
     try:
         _take(file, directory)
-        os.truncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.truncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            raise StorageUnusable(
+                f"cannot write to {directory / _LOCK_NAME}: {error.strerror}; free some space on the "
+                "file system of the data directory, then start again"
+            ) from error
         yield
     finally:
         os.close(file)

@@ -23,6 +23,7 @@ import trio
 from storage.errors import (
     StewardError,
     StorageBusy,
+    StorageDamaged,
     StorageError,
     StorageFull,
     StorageUnavailable,
@@ -112,6 +113,8 @@ class Writer:
         self._work_arrived = trio.Event()
         self._closing = False
         self._ended = False
+        self.damage = ""  # why no write is accepted
+        self.damaged = trio.Event()
         # Then what readers see may be another thing from one look to the next.
         self.is_committing = False
         self.index = int(self._connection.execute(_NEXT_INDEX).fetchone()["last_index"])
@@ -122,11 +125,13 @@ class Writer:
 
         A cancelled caller stops waiting; the write goes on. Raises what `work` raised, or
         a `StorageError` when the file could not be written (`StorageBusy` when another program
-        holds its write lock): then nothing of it was kept; and
+        holds its write lock, `StorageDamaged` when a page is corrupt): then nothing of it was kept; and
         `trio.ClosedResourceError` when the writer has ended.
         """
         if self._ended:
             raise trio.ClosedResourceError("the store is closed")
+        if self.damage:
+            raise StorageDamaged(self.damage)
         pending = _Pending(work)
         self._waiting.append(pending)  # type: ignore[arg-type]  # the queue does not care for T
         self._work_arrived.set()
@@ -160,6 +165,11 @@ class Writer:
         self._closing = True
         self._work_arrived.set()
 
+    def stop(self, damage: StorageDamaged) -> None:
+        """Accept no more writes: each could destroy more of the file."""
+        self.damage = self.damage or str(damage)
+        self.damaged.set()
+
     def disconnect(self) -> None:
         """Close the connection; folds the write-ahead log into the file."""
         self._connection.close()
@@ -173,6 +183,8 @@ class Writer:
             self.index = index
             self._mark.note(index)
         except StorageError as error:
+            if isinstance(error, StorageDamaged):
+                self.stop(error)
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             await self._take_back(error)
@@ -288,6 +300,11 @@ def storage_error(error: sqlite3.DatabaseError) -> StorageError:
         return StorageBusy(
             "another program holds the write lock of the store: end its transaction, or retry later"
         )
-    if name.startswith(("SQLITE_READONLY", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN")):
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return StorageDamaged(
+            f"the store is damaged, and no write is accepted: {error} ({name}); run `steward operator "
+            "check`, then restore a snapshot with `steward operator snapshot restore`"
+        )
+    if name.startswith(("SQLITE_READONLY", "SQLITE_CANTOPEN")):
         return StorageUnusable(f"the store cannot be used: {error} ({name})")
     return StorageError(f"the store cannot be read or written: {error} ({name or 'unknown'})")

@@ -205,12 +205,17 @@ async def _sent(
 def health(request: Request, db: Snapshot) -> Reply:
     """Tell whether the daemon works; `type` asks for one half only."""
     asked = request.query.text("type")
-    halves = {"client": Health(ok=True, message="ok"), "server": Health(ok=True, message="ok")}
+    damage = request.parts.store.damage
+    server = Health(ok=not damage, message=damage or "ok")
+    halves = {"client": Health(ok=True, message="ok"), "server": server}
     if asked:
         halves = {name: half for name, half in halves.items() if name == asked}
     # Numbers only: no token is asked for, and keys name jobs.
     faults = Counter(fault.kind for fault in request.parts.fences.faults())
-    return Reply(body={**halves, "faults": faults} if faults else halves)
+    is_well = all(half.ok for half in halves.values())
+    return Reply(
+        body={**halves, "faults": faults} if faults else halves, status=200 if is_well else 500
+    )
 
 
 def leader(request: Request, db: Snapshot) -> Reply:

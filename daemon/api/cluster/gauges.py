@@ -52,6 +52,7 @@ async def gauges(parts: Parts) -> list[Gauge]:
     )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
     found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
+    found.append(Gauge("steward.store.damaged", float(bool(parts.store.damage))))
     faults = Counter(fault.kind for fault in parts.fences.faults())
     found += [Gauge("steward.faults", number, {"kind": kind}) for kind, number in faults.items()]
     found += [

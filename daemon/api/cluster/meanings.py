@@ -22,6 +22,7 @@ MEANINGS: Mapping[str, str] = {
         f"nomad.nomad.job_summary.{state}": f"Allocations of a group that {words}."
         for state, words in _STATES.items()
     },
+    "steward.store.damaged": "1 when a page of the store is corrupt and no write is accepted.",
     "steward.faults": "Units of the daemon's work that failed at their last attempt.",
     "nomad.nomad.blocked_evals.total_blocked": "Evaluations that wait for room.",
     "nomad.nomad.blocked_evals.total_escaped": "Of these, those that any change may help.",

@@ -1,0 +1,47 @@
+"""Which pages of a store are corrupt, and to which tables they belong."""
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+from storage.readers import connect
+
+_MOST_PLACES = 20  # a damaged disk can have made thousands
+# A page of an index belongs to the table of the index. Not every SQLite has this virtual table.
+_CORRUPT_PAGES = """
+    SELECT pageno, entry.type || ' ' || dbstat.name AS owner, tbl_name
+      FROM dbstat
+      JOIN sqlite_schema AS entry ON entry.name = dbstat.name
+     WHERE pagetype = 'corrupted'
+     LIMIT :most
+"""
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+_CHECK_OF_TABLE = "SELECT integrity_check AS text FROM pragma_integrity_check(:name)"
+
+
+def damaged_places(path: Path) -> list[str]:
+    """Return the corrupt pages of a store with their tables, and tables whose pages are not known."""
+    with closing(connect(path, read_only=True)) as connection:
+        pages = _rows(connection, _CORRUPT_PAGES, {"most": _MOST_PLACES})[0]
+        found = [f"page {row['pageno']} of {row['owner']}" for row in pages]
+        known = {row["tbl_name"] for row in pages}
+        for table in _rows(connection, _TABLES, {})[0]:
+            name = table["name"]
+            rows, error = _rows(connection, _CHECK_OF_TABLE, {"name": name})
+            texts = [row["text"] for row in rows if row["text"] != "ok"] or [error]
+            if texts[0] and name not in known:
+                found.append(f"table {name}: {texts[0]}")
+        return found[:_MOST_PLACES]
+
+
+def _rows(
+    connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]
+) -> tuple[list[sqlite3.Row], str]:
+    """Return the rows that come before SQLite gives up, and why it does."""
+    found: list[sqlite3.Row] = []
+    try:
+        found.extend(connection.execute(sql, parameters))
+    except sqlite3.DatabaseError as error:
+        return found, str(error)
+    return found, ""
