@@ -36,7 +36,7 @@ from daemon.clock import Clock, SystemClock
 from daemon.config import Config
 from daemon.datadir import weak_places
 from daemon.fences import Fences
-from daemon.hardening import keep_memory_private, share_one_heap
+from daemon.hardening import come_before_tasks, keep_memory_private, share_one_heap
 from daemon.health import examine
 from daemon.kept_defaults import in_force
 from daemon.launcher.client import LauncherGone, open_launcher
@@ -83,6 +83,7 @@ def run(config: Config, read: Callable[[], Config], channel: socket.socket) -> i
     status = 0
     keep_memory_private()
     share_one_heap()
+    come_before_tasks()
     try:
         with _data_directory(config) as data_dir:
             present = msgspec.structs.replace(config, data_dir=data_dir)

@@ -8,7 +8,7 @@ import socket
 import sys
 import traceback
 
-from daemon.hardening import keep_memory_private
+from daemon.hardening import come_before_tasks, keep_memory_private
 from daemon.launcher.channel import pair
 from daemon.launcher.serve import Server
 
@@ -43,6 +43,7 @@ def _alone(channel: socket.socket) -> socket.socket:
     os.chdir("/")
     os.umask(0o077)
     keep_memory_private()
+    come_before_tasks()
     ctypes.CDLL(None).prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

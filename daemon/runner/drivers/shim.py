@@ -29,6 +29,7 @@ trap : HUP INT QUIT TERM
 echo "shim $$" >&2 || exit 125
 (
   {enter}
+  {expose}
   cd -- "$STEWARD_SHIM_PLACE" && ulimit -S -n "$1" &&{data} umask 022 && shift &&
   unset OLDPWD STEWARD_SHIM_PLACE STEWARD_SHIM_GROUPS &&
   exec {launch} "$@" 2>&3 3>&-
@@ -40,6 +41,7 @@ exit $s
 # A command that somebody runs inside the task: in a session already, watched by who started it.
 _INSIDE = """\
 {enter}
+{expose}
 cd -- "$STEWARD_SHIM_PLACE" && ulimit -S -n "$1" &&{data} umask 022 && shift &&
 unset OLDPWD STEWARD_SHIM_PLACE STEWARD_SHIM_GROUPS &&
 exec {launch} "$@"
@@ -48,6 +50,8 @@ exec {launch} "$@"
 # is ended, a note of the task's own pid.
 _ENTER_GROUPS = """set -f; IFS='
 '; for g in $STEWARD_SHIM_GROUPS; do echo 0 >"$g" || exit; done; unset IFS; set +f"""
+# The daemon and the shim are the last that the kernel ends when memory runs out; the task is not.
+_EXPOSE = "{ echo 200 >/proc/self/oom_score_adj; } 2>/dev/null"
 _NOTE_PID = 'read -r pid rest </proc/self/stat && echo "main $pid" >&2 || exit'
 
 # What a shell keeps to itself, changes or chokes on, and what would change the shell itself: the
@@ -134,10 +138,10 @@ def command_line(
     enter = "\n".join(steps)
     most = f" ulimit -d {data} &&" if data else ""
     if inside:
-        text = _INSIDE.format(enter=enter, data=most, launch=" ".join(words))
+        text = _INSIDE.format(enter=enter, expose=_EXPOSE, data=most, launch=" ".join(words))
     else:
         launch = " ".join([shlex.quote(tools.setsid), *words])
-        text = _TEXT.format(enter=enter, data=most, launch=launch)
+        text = _TEXT.format(enter=enter, expose=_EXPOSE, data=most, launch=launch)
     line = [tools.sh, "-c", text, "steward-shim", str(open_files), *argv]
     own = {"STEWARD_SHIM_PLACE": directory, "STEWARD_SHIM_GROUPS": entry}
     return line, plain | carried | own

@@ -1,0 +1,94 @@
+"""The daemon comes before its tasks for CPU time and memory, as far as it may."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from daemon import hardening
+from daemon.runner.drivers import shim
+
+NOBODY = 65534
+AUTOGROUP = Path("/proc/self/autogroup")
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from daemon.hardening import come_before_tasks
+if sys.argv[1]:
+    os.setresuid(*[int(sys.argv[1])] * 3)
+before = [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]]
+come_before_tasks()
+print(before, [Path("/proc/self", name).read_text().split()[-1] for name in sys.argv[2:]])
+"""
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may be preferred")
+with_autogroups = pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel has no autogroups")
+
+
+def states(*names: str, leads: bool, user: str = "") -> tuple[list[str], list[str]]:
+    """Return what files of a process say before and after it asks to be preferred."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, user, *names],
+        start_new_session=leads,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, after = done.stdout.strip()[1:-1].split("] [")
+    return before.split(", "), after.split(", ")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("0\n", "-500"), ("300\n", "-500"), ("-900\n", "-900\n")]
+)
+def test_daemon_is_ended_late_when_memory_runs_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str
+) -> None:
+    score = tmp_path / "oom_score_adj"
+    score.write_text(before)
+    monkeypatch.setattr(hardening, "_OOM_SCORE", score)
+    monkeypatch.setattr(hardening, "_AUTOGROUP", tmp_path / "none" / "autogroup")
+    hardening.come_before_tasks()
+    assert score.read_text() == after
+
+
+@as_root
+@with_autogroups
+def test_session_of_the_daemon_is_preferred_and_no_other() -> None:
+    assert states("autogroup", leads=True) == (["'0'"], ["'-10'"])
+    before, after = states("autogroup", leads=False)
+    assert after == before
+
+
+@as_root
+def test_without_the_right_all_stays_as_it_is() -> None:
+    names = ["oom_score_adj", *(["autogroup"] if AUTOGROUP.exists() else [])]
+    before, after = states(*names, leads=True, user=str(NOBODY))
+    assert after == before
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_task_is_ended_early_when_memory_runs_out(tmp_path: Path, inside: bool) -> None:
+    tools = shim.find_tools()
+    assert tools is not None
+    words, env = shim.command_line(
+        tools,
+        ["/bin/cat", "/proc/self/oom_score_adj"],
+        {},
+        directory=str(tmp_path),
+        entry="",
+        open_files=64,
+        inside=inside,
+    )
+    out, claim = tmp_path / "out", tmp_path / "claim"
+    with out.open("w") as output, claim.open("w") as trace:
+        subprocess.run(
+            ["/bin/sh", "-c", 'exec "$@" 3>/dev/null', "sh", *words],
+            env=env,
+            stdout=output,
+            stderr=trace,
+            check=True,
+        )
+    assert out.read_text() == "200\n"
