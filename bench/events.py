@@ -25,6 +25,7 @@ import h11
 import httpx
 import trio
 
+from daemon.datadir import store_dir
 from storage.store import FILE_NAME
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
@@ -116,7 +117,7 @@ class Run:
         return seen
 
     def _file(self) -> closing[sqlite3.Connection]:
-        file = self.steward.data_dir / FILE_NAME
+        file = store_dir(self.steward.data_dir) / FILE_NAME
         return closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True))
 
 

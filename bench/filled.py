@@ -24,6 +24,7 @@ import httpx
 
 from bench.copies import copy
 from bench.reads import daemon
+from daemon.datadir import store_dir
 from storage.store import FILE_NAME
 
 SECRET = "b0075742-0000-4000-8000-000000000001"  # of daemons that live for minutes
@@ -88,7 +89,7 @@ def main() -> None:
         shutil.copytree(empty, full)
         run_one(full)
         begun = time.perf_counter()
-        fill(full / FILE_NAME, options.children, options.events)
+        fill(store_dir(full) / FILE_NAME, options.children, options.events)
         print(f"filled in {time.perf_counter() - begun:.0f} s", flush=True)
         show([measure(one, options.only) for one in (empty, full)])
 

@@ -34,6 +34,7 @@ import msgspec
 import trio
 
 from bench.limits import fdatasync_per_s, fork_exec_per_s
+from daemon.datadir import store_dir
 from daemon.identity import devcloud
 from storage.store import FILE_NAME
 from tests.conversation import talk
@@ -307,7 +308,7 @@ def held(steward: Steward) -> dict[str, float]:
 
 def tables(steward: Steward) -> dict[str, float]:
     """Return what each table and index takes in the store, in MiB."""
-    uri = f"file:{steward.data_dir / FILE_NAME}?mode=ro"
+    uri = f"file:{store_dir(steward.data_dir) / FILE_NAME}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True)) as connection:
         found = connection.execute("SELECT name, pgsize FROM dbstat WHERE aggregate = TRUE")
         return {name: size / 2**20 for name, size in found}

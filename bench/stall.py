@@ -20,6 +20,7 @@ from pathlib import Path
 from bench.filled import begin, fill, run_one
 from bench.reads import daemon
 from daemon.api.routes import ROUTES
+from daemon.datadir import store_dir
 from daemon.web.request import Read
 from storage.store import FILE_NAME
 
@@ -70,10 +71,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-stall-", dir=Path.cwd()) as name:
         data_dir = options.data_dir or Path(name) / "full"
-        if not (data_dir / FILE_NAME).exists():
+        if not (store_dir(data_dir) / FILE_NAME).exists():
             begin(data_dir)
             run_one(data_dir)
-            fill(data_dir / FILE_NAME, options.children, options.events)
+            fill(store_dir(data_dir) / FILE_NAME, options.children, options.events)
         with daemon(data_dir) as (port, _):
             measure(port)
 

@@ -89,7 +89,7 @@ async def open_backups(config: Config, clock: Clock) -> AsyncIterator[None]:
     if not config.snapshot_hours:
         yield
         return
-    target = config.snapshot_dir if config.snapshot_dir != Path() else config.data_dir / "snapshots"
+    target = config.snapshots_dir
     discard_unfinished(target)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_save_regularly, config, target, clock)
@@ -105,7 +105,7 @@ async def _save_regularly(config: Config, target: Path, clock: Clock) -> None:
                 continue
             file = await trio.to_thread.run_sync(
                 lambda: back_up(
-                    config.data_dir, target, keep=config.snapshot_keep, now=clock.now()
+                    config.store_dir, target, keep=config.snapshot_keep, now=clock.now()
                 ),
                 abandon_on_cancel=True,  # the next start discards what is unfinished
             )

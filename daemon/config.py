@@ -13,6 +13,7 @@ from typing import Annotated
 
 import msgspec
 
+from daemon import datadir
 from storage.records.node import HostNetwork, HostVolume
 from storage.records.pool import Pool
 from storage.records.rule import JobPolicy
@@ -173,12 +174,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def alloc_dir(self) -> Path:
         """Return the directory that holds a directory for each allocation."""
-        return self.data_dir / "alloc"
+        return datadir.alloc_dir(self.data_dir)
+
+    @property
+    def groups_of(self) -> Path:
+        """Return by what groups of processes are named: where allocations lay in older versions.
+
+        Groups of tasks that run on have that name.
+        """
+        return self.data_dir / datadir.ALLOC
 
     @property
     def logs_dir(self) -> Path:
         """Return the directory of logs whose allocation has none any more."""
-        return self.data_dir / "logs"
+        return datadir.logs_dir(self.data_dir)
+
+    @property
+    def store_dir(self) -> Path:
+        """Return the directory of the store, and of all else that is the daemon's alone."""
+        return datadir.store_dir(self.data_dir)
+
+    @property
+    def snapshots_dir(self) -> Path:
+        """Return the directory of the snapshots that the daemon saves by itself."""
+        return self.snapshot_dir if self.snapshot_dir != Path() else self.store_dir / "snapshots"
 
     @property
     def issuer(self) -> str:

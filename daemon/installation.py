@@ -104,7 +104,7 @@ def install(
         # What runs already may be an older program; its tasks go on meanwhile.
         systemctl("restart", SERVICE)
         yield (
-            f"it runs: see {place.systemctl} status steward, and {place.data}/bootstrap-token "
+            f"it runs: see {place.systemctl} status steward, and {place.data}/store/bootstrap-token "
             "for the first token"
         )
     else:

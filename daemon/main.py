@@ -40,6 +40,7 @@ from daemon.hardening import come_before_tasks, keep_memory_private, share_one_h
 from daemon.health import examine
 from daemon.kept_defaults import in_force
 from daemon.launcher.client import LauncherGone, open_launcher
+from daemon.moving import prepare
 from daemon.parts import Parts
 from daemon.systemd import ServiceManager, give_signs_of_life, inherited
 from storage.errors import StewardError, StorageError, StorageUnusable, leaves
@@ -120,10 +121,12 @@ def _data_directory(config: Config) -> Iterator[Path]:
                 "name another directory with --data-dir"
             ) from error
         _check_places(config)
+        prepare(config.data_dir, (config.key_file, config.snapshot_dir))
         yield config.data_dir
         return
     directory = Path(tempfile.mkdtemp(prefix="steward-dev-"))
     try:
+        prepare(directory)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -173,9 +176,9 @@ async def _run_parts(
     fences = Fences(clock)
     async with AsyncExitStack() as parts:
         store = await parts.enter_async_context(
-            open_store(config.data_dir, cluster_id=next(ids), now=clock.now())
+            open_store(config.store_dir, cluster_id=next(ids), now=clock.now())
         )
-        discard_unfinished(config.data_dir)
+        discard_unfinished(config.store_dir)
         config = in_force(config, store.read(kept_defaults.every))
         launcher = await parts.enter_async_context(
             open_launcher(settings.channel, config.alloc_dir)
@@ -361,7 +364,7 @@ async def _first_start(
     """Make the first token of a new store, and say where its secret is."""
     secret, accessor = next(ids), next(ids)
     path = await first_start(
-        store, tokens, config.data_dir, secret=secret, accessor=accessor, now=clock.now()
+        store, tokens, config.store_dir, secret=secret, accessor=accessor, now=clock.now()
     )
     if path is not None:
         log.info("the secret of the first management token is in %s", path)

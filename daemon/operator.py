@@ -13,6 +13,7 @@ from daemon.cli.audit import audit
 from daemon.cli.confinement import confinement
 from daemon.cli.debug import debug
 from daemon.cli.raw import api, metrics
+from daemon.datadir import find_store
 from daemon.loading import load
 from storage.archive import unpacked
 from storage.check import check
@@ -180,7 +181,7 @@ def _drill(file: Path) -> Summary:
 
 
 def _directory(given: Path | None) -> Path:
-    return given or load(None, os.environ, {}).data_dir
+    return find_store(given or load(None, os.environ, {}).data_dir)
 
 
 def _report(work: Callable[[], Summary], done: str, *, as_json: bool) -> None:

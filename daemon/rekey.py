@@ -21,6 +21,7 @@ from daemon.acl.rootkey import (
 from daemon.acl.seal import rekey
 from daemon.clock import SystemClock
 from daemon.config import Config
+from daemon.datadir import find_store
 from storage.errors import Invalid, StorageUnusable
 from storage.store import FILE_NAME, open_store
 
@@ -33,18 +34,19 @@ def replace_key(
     The new key is that of `key_file`, or a passphrase if `ask` says so, or else a new one in the
     place of the old. Raises `StewardError`.
     """
-    if not (config.data_dir / FILE_NAME).exists():
-        raise StorageUnusable(f"there is no store in {config.data_dir}: name its directory")
+    directory = find_store(config.data_dir)
+    if not (directory / FILE_NAME).exists():
+        raise StorageUnusable(f"there is no store in {directory}: name its data directory")
     source = find_source(config, os.environ, prompt)
     if ask or key_file is not None:
         new = _chosen(prompt) if key_file is None else new_key_file(key_file)
-        return trio.run(_rekey, config.data_dir, source, new)
+        return trio.run(_rekey, directory, source, new)
     if not isinstance(source, KeyFile):
         raise Invalid(
             "the key is not in a file of the daemon: name a file for the new one with "
             "--new-key-file, or ask for a passphrase with --ask-new-passphrase"
         )
-    return _replace_in_place(config.data_dir, source)
+    return _replace_in_place(directory, source)
 
 
 def _replace_in_place(directory: Path, source: KeyFile) -> int:

@@ -35,7 +35,7 @@ from storage.writer import Transaction, Writer, storage_error
 T = TypeVar("T")
 
 FILE_NAME = "steward.db"
-_LOCK_NAME = "steward.lock"
+LOCK_NAME = "steward.lock"
 _LOCK_TRIES, _LOCK_PAUSE = 200, 0.01  # seconds between them
 # What belongs to a request, not to the place where something is written.
 _NOTE: ContextVar[Callable[[Transaction], None] | None] = ContextVar("note", default=None)
@@ -285,7 +285,7 @@ def _take(file: int, directory: Path) -> None:
 def lock(directory: Path) -> Iterator[None]:
     """Hold the directory: no second daemon may work on its file. The kernel lets go at our end."""
     try:
-        file = os.open(directory / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+        file = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise StorageUnusable(f"cannot write to the data directory {directory}: {error}") from error
     try:

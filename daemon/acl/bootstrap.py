@@ -19,7 +19,7 @@ from storage.records.numbers import whole
 from storage.store import Store
 from storage.writer import Transaction
 
-SECRET_FILE = "bootstrap-token"  # noqa: S105  # its name; in the data directory
+SECRET_FILE = "bootstrap-token"  # noqa: S105  # its name; in the directory of the store
 RESET_FILE = "acl-bootstrap-reset"
 _DONE = "acl_bootstrap"  # the table whose index tells when it was done last
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -58,17 +58,17 @@ def done_at(db: Snapshot) -> int:
     return db.table_index(_DONE)
 
 
-def read_reset(data_dir: Path) -> int:
+def read_reset(directory: Path) -> int:
     """Return the index that an administrator has written to have the first token made again."""
     try:
-        text = (data_dir / RESET_FILE).read_text().strip()
+        text = (directory / RESET_FILE).read_text().strip()
     except (OSError, UnicodeDecodeError):
         return 0
     return whole(text) if text.isdecimal() else 0
 
 
 async def first_start(
-    store: Store, tokens: Tokens, data_dir: Path, *, secret: str, accessor: str, now: int
+    store: Store, tokens: Tokens, directory: Path, *, secret: str, accessor: str, now: int
 ) -> Path | None:
     """Make the first token of a new store, and return the file that holds its secret.
 
@@ -77,7 +77,7 @@ async def first_start(
     """
     if store.read(done_at) or store.read(rows.every):
         return None
-    path = data_dir / SECRET_FILE
+    path = directory / SECRET_FILE
     _keep(path, secret)
     await bootstrap(store, tokens, secret=secret, accessor=accessor, now=now, reset_index=0)
     return path

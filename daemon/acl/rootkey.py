@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from daemon.config import Config
+from daemon.datadir import find_store
 from storage.errors import Invalid
 from storage.schema import sync
 
@@ -138,7 +139,7 @@ def find_source(config: Config, environment: Mapping[str, str], ask: Ask) -> Key
         if (file := Path(directory) / PASSPHRASE_CREDENTIAL).exists():
             words = file.read_text().rstrip("\n")
             return GivenKey(passphrase(words, str(file)))
-    path = config.data_dir / _FILE_NAME if config.dev else default_key_file(environment)
+    path = find_store(config.data_dir) / _FILE_NAME if config.dev else default_key_file(environment)
     return KeyFile(path, may_make=True)
 
 

@@ -76,7 +76,7 @@ async def bootstrap(request: Request) -> Reply:
         secret=body.bootstrap_secret or next(parts.ids),
         accessor=next(parts.ids),
         now=parts.clock.now(),
-        reset_index=first.read_reset(parts.config.data_dir),
+        reset_index=max(map(first.read_reset, (parts.config.store_dir, parts.config.data_dir))),
     )
     return _written(issued.token, issued.secret, {})
 

@@ -71,11 +71,11 @@ def find_bounds(groups: Groups, config: Config) -> tuple[Groups, Bounds]:
     `groups` are for tasks without limits.
     """
     tree = subtree.own_tree()
-    found = subtree.find(config.alloc_dir, config.cgroup_parent, tree, subtree.Files())
+    found = subtree.find(config.groups_of, config.cgroup_parent, tree, subtree.Files())
     if isinstance(found, subtree.Subtree):
         return found, found
     reason = f"{found}, and the daemon may make no such group of version 1"
-    return groups, bounds.find(config.alloc_dir, dict.fromkeys(CONTROLLERS, reason))
+    return groups, bounds.find(config.groups_of, dict.fromkeys(CONTROLLERS, reason))
 
 
 def fetcher_of(config: Config) -> Fetcher:

@@ -360,10 +360,10 @@ async def open_runner(
     inherited = passed_on(
         environment, config.task_environment, bundled=getattr(sys, "frozen", False)
     )
-    groups = groups or cgroup.find(config.alloc_dir) or Scanner()
+    groups = groups or cgroup.find(config.groups_of) or Scanner()
     uids = None
     if drivers is None:
-        uids = open_uids(config.task_uids, config.data_dir, config.alloc_dir)
+        uids = open_uids(config.task_uids, config.alloc_dir)
         drivers = await drivers_of(groups, inherited, launcher, config, uids)
     taskdir.make_root(config.alloc_dir)
     raise_limit()

@@ -70,8 +70,8 @@ def make_root(alloc_dir: Path) -> None:
     alloc_dir.mkdir(parents=True, exist_ok=True)
     alloc_dir.chmod(_ABOVE)
     if os.geteuid() == 0:  # otherwise there are no other users
-        above = alloc_dir.parent
-        above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
+        for above in (alloc_dir.parent, alloc_dir.parent.parent):
+            above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def can_name(task: str) -> bool:

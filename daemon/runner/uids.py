@@ -1,6 +1,6 @@
 """Users of their own for allocations: numbers of a range that no account of the machine has.
 
-    <data directory>/uids/<allocation> -> 80001
+    <data directory>/tasks/uids/<allocation> -> 80001
 
 A link says which number an allocation has. It is made before the first directory of the allocation
 and removed after the last, so a number that owns a file belongs to nobody else, wherever the daemon
@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Lock
 
 from daemon.config import task_numbers
+from daemon.datadir import UIDS
 
 _AS_BEFORE = "none"  # the text of a link of an allocation that has no number of its own
 
@@ -107,7 +108,7 @@ class Uids:
             os.close(directory)
 
 
-def open_uids(setting: str, data_dir: Path, alloc_dir: Path) -> Uids | None:
+def open_uids(setting: str, alloc_dir: Path) -> Uids | None:
     """Return the numbers for allocations; None: tasks have no users of their own here."""
     try:
         subuids = Path("/etc/subuid").read_text(encoding="utf-8", errors="replace")
@@ -116,7 +117,7 @@ def open_uids(setting: str, data_dir: Path, alloc_dir: Path) -> Uids | None:
     numbers = task_numbers(setting, subuids)
     if numbers is None or os.geteuid() != 0:
         return None
-    return Uids(data_dir / "uids", alloc_dir, numbers)
+    return Uids(alloc_dir.with_name(UIDS), alloc_dir, numbers)
 
 
 def _is_account(number: int) -> bool:

@@ -20,7 +20,7 @@ from daemon.version import VERSION
 _FILES = {
     "/etc/steward/steward.toml": "settings of the daemon: steward.toml(5)",
     "/etc/steward/root.key": "the key around all secrets, made at the first start",
-    "/var/lib/steward": "all that is kept, and in bootstrap-token the first token",
+    "/var/lib/steward": "all that is kept, and in store/bootstrap-token the first token",
     "/run/steward/steward.sock": "the socket of operators of this machine",
 }
 

@@ -336,7 +336,7 @@ def comes_back(machine: Machine) -> None:
 
 def goes(machine: Machine) -> None:
     """Check that the package leaves data and tasks when it is removed, and purged nothing."""
-    tasks, store = machine.tasks(), machine.root / "var/lib/steward/steward.db"
+    tasks, store = machine.tasks(), machine.root / "var/lib/steward/store/steward.db"
     machine.run("dpkg", "-r", "steward")
     expect(
         "removed: the data stay, and tasks go on", holds=store.exists() and machine.tasks() == tasks

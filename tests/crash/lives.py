@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from daemon.datadir import alloc_dir, store_dir
 from daemon.runner import rotation
 from daemon.runner.logs import TaskLog
 from storage import schema
@@ -123,11 +124,11 @@ class First(Life):
             if scene.endswith("cloud")
             else self.steward.config
         )
-        self.steward.data_dir.mkdir(mode=0o700)
+        store_dir(self.steward.data_dir).mkdir(mode=0o700, parents=True)
         if scene == "of an older form":
-            _make_old(self.steward.data_dir / FILE_NAME)
+            _make_old(store_dir(self.steward.data_dir) / FILE_NAME)
         if scene == "half made":
-            (self.steward.data_dir / f"{FILE_NAME}.new").touch()
+            (store_dir(self.steward.data_dir) / f"{FILE_NAME}.new").touch()
         await self.steward.start_or_die()
 
     async def rise(self) -> None:
@@ -157,7 +158,7 @@ async def _leave_a_move(world: World) -> list[Path]:
     (found, *_) = await world.steward.allocations("moved", "running")
     await world.until_started(found["ID"])
     await world.steward.kill()
-    return _half_move(f"{world.steward.data_dir}/alloc/{found['ID']}")
+    return _half_move(f"{alloc_dir(world.steward.data_dir)}/{found['ID']}")
 
 
 def _half_move(directory: str) -> list[Path]:

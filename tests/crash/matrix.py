@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import trio
 
+from daemon.datadir import alloc_dir
 from daemon.runner.drivers import claim
 from daemon.runner.taskdir import CLAIM
 from tests.crash import scenes
@@ -222,7 +223,7 @@ async def _kill_processes(world: World, chance: random.Random, prey: str) -> Non
 
 
 def _shim(world: World, alloc_id: str) -> int:
-    return claim.read(f"{world.steward.data_dir}/alloc/{alloc_id}/{CLAIM}t.0").shim
+    return claim.read(f"{alloc_dir(world.steward.data_dir)}/{alloc_id}/{CLAIM}t.0").shim
 
 
 def hits(rows: Iterable[Row]) -> Counter[tuple[str, int]]:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 
 import trio
 
+from daemon.datadir import alloc_dir
 from daemon.launcher.client import LauncherGone
 from daemon.main import EXIT_FAILURE
 from tests.crash.tally import Tally
@@ -88,7 +89,7 @@ class Mortal(Steward):
 
     def allocations_at_work(self) -> set[str]:
         """Return the allocations that have a process of any kind."""
-        mark = os.fsencode(self.data_dir / "alloc") + b"/"
+        mark = os.fsencode(alloc_dir(self.data_dir)) + b"/"
         found = set()
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():

@@ -129,6 +129,7 @@ HARMLESS = {
 APART = {
     "daemon/cli/": "the command line: a client, which keeps nothing that a daemon promised",
     "daemon/installation.py": "`steward install`: run by hand before there is a daemon",
+    "daemon/moving.py": "once, before a store is open: tests/parts/test_moving.py ends it before each effect",
     "daemon/main.py:_data_directory:shutil.rmtree": "a directory for one life, removed at its orderly end",
     "daemon/acl/rootkey.py:KeyFile.finish": "`operator rekey`: tests/service/test_rekey.py",
     "daemon/acl/seal.py:rekey": "`operator rekey`, in one commit: tests/service/test_rekey.py",

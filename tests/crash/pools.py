@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from daemon.datadir import alloc_dir
 from tests.crash.scenes import Scene, long, task_of
 from tests.crash.world import POOL, World
 
@@ -23,7 +24,7 @@ async def submitted(world: World) -> None:
     await world.until_started(found["ID"])
     await world.stop("queued", purge=True)
     await world.change("PUT", "/v1/system/gc")
-    await world.until_gone(world.steward.data_dir / "alloc" / found["ID"])
+    await world.until_gone(alloc_dir(world.steward.data_dir) / found["ID"])
 
 
 async def left(world: World) -> None:

@@ -16,6 +16,7 @@ import httpx
 import msgspec
 import trio
 
+from daemon.datadir import alloc_dir, store_dir
 from daemon.runner import rotation
 from daemon.runner.logs import TaskLog
 from storage.check import check
@@ -165,11 +166,11 @@ class World:
 
     def may_go_on(self, alloc_id: str) -> None:
         """Let a task go on that waits for this."""
-        (self.steward.data_dir / "alloc" / alloc_id / "alloc" / "more").touch()
+        (alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / "more").touch()
 
     def spoil_log(self, alloc_id: str) -> None:
         """Put something else in the place of a log, as a task can."""
-        log = self.steward.data_dir / "alloc" / alloc_id / "alloc" / "logs" / "t.stderr.0"
+        log = alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / "logs" / "t.stderr.0"
         log.unlink()
         os.mkfifo(log)
 
@@ -190,7 +191,7 @@ class World:
 
     async def until_trimmed(self, alloc_id: str, most: int) -> None:
         """Return when the log of a task takes no more than this, and is held still by nobody."""
-        log = TaskLog(f"{self.steward.data_dir}/alloc/{alloc_id}", "t", "stdout", LogConfig())
+        log = TaskLog(f"{alloc_dir(self.steward.data_dir)}/{alloc_id}", "t", "stdout", LogConfig())
         with trio.fail_after(HAPPENS_WITHIN):
             while _room(log.path) > most:
                 await self.moment()
@@ -198,7 +199,7 @@ class World:
 
     async def until_there(self, alloc_id: str, name: str) -> None:
         """Return when a task has made a file in what its allocation shares."""
-        path = self.steward.data_dir / "alloc" / alloc_id / "alloc" / name
+        path = alloc_dir(self.steward.data_dir) / alloc_id / "alloc" / name
         with trio.fail_after(HAPPENS_WITHIN):
             while not path.exists():
                 await self.moment()
@@ -220,7 +221,9 @@ class World:
         """Return when the store has nothing of what an allocation had in the cluster."""
         with (
             trio.fail_after(HAPPENS_WITHIN),
-            closing(connect(self.steward.data_dir / FILE_NAME, read_only=True)) as connection,
+            closing(
+                connect(store_dir(self.steward.data_dir) / FILE_NAME, read_only=True)
+            ) as connection,
         ):
             while cluster_runs.of_allocation(Snapshot(connection), alloc_id):
                 await self.moment()
@@ -275,7 +278,7 @@ class World:
                 await self.moment()
                 orphans = await self._orphans(wanted := await self._at_rest())
         assert not orphans, f"wanted: {wanted}, and otherwise: {orphans}"
-        assert check(self.steward.data_dir) == []
+        assert check(store_dir(self.steward.data_dir)) == []
 
     async def _until_evaluated(self) -> None:
         await self.steward.until(
@@ -291,7 +294,7 @@ class World:
 
     async def _orphans(self, wanted: set[str]) -> dict[str, set[str]]:
         """Return the allocations of which there is more than there is to be, or less."""
-        directory = self.steward.data_dir / "alloc"
+        directory = alloc_dir(self.steward.data_dir)
         shown = await self.steward.get("/v1/allocations", namespace="*")
         lying = {one for one in _listed(directory) if len(one) == ID_SIZE}
         alive, begun = self.starts.alive(), self.starts.pids().keys()

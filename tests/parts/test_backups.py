@@ -1,5 +1,6 @@
 """Snapshots that the daemon saves by itself: when, where, and how many of them stay."""
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,24 @@ from click.testing import CliRunner
 from daemon import backups
 from daemon.backups import _names, back_up, made_at, name_of, open_backups, superfluous, wait
 from daemon.config import Config
+from daemon.datadir import store_dir
 from daemon.operator import operator
 from storage.errors import StorageUnusable
 from storage.records.base import HOUR, SECOND
 from storage.snapshot import inspect
-from storage.store import Store
+from storage.store import Store, open_store
 from tests.patience import HAPPENS_WITHIN
 from tests.samples import NOW
 
 DAY = 24 * HOUR
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[Path]:
+    """A data directory with a store."""
+    store_dir(tmp_path).mkdir()
+    async with open_store(store_dir(tmp_path), cluster_id="cluster", now=NOW):
+        yield tmp_path
 
 
 class Clock:
@@ -70,8 +80,8 @@ async def test_what_could_not_be_saved_costs_no_older_one(store: Store, tmp_path
     assert list(target.glob("*.snap")) == [kept]
 
 
-async def test_they_are_saved_while_the_daemon_works(store: Store, tmp_path: Path) -> None:
-    config = Config(data_dir=tmp_path, snapshot_hours=24, snapshot_dir=tmp_path / "far")
+async def test_they_are_saved_while_the_daemon_works(kept: Path, tmp_path: Path) -> None:
+    config = Config(data_dir=kept, snapshot_hours=24, snapshot_dir=tmp_path / "far")
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
             while not (tmp_path / "far" / name_of(NOW)).exists():  # noqa: ASYNC110  # files tell nobody
@@ -105,12 +115,12 @@ async def test_a_draft_that_cannot_be_read_back_is_removed(
 
 
 async def test_a_directory_that_cannot_be_made_for_a_while_ends_nothing(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(backups, "_AFTER_A_FAILURE", 0.01)
     far = tmp_path / "far"
     far.touch()
-    config = Config(data_dir=tmp_path, snapshot_hours=24, snapshot_dir=far)
+    config = Config(data_dir=kept, snapshot_hours=24, snapshot_dir=far)
     async with open_backups(config, Clock()):
         with trio.fail_after(HAPPENS_WITHIN):
             while "no snapshot could be saved" not in caplog.text:  # noqa: ASYNC110

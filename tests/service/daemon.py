@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import trio
 
+from daemon.datadir import alloc_dir, store_dir
 from daemon.runner.secret_dirs import mounted
 from storage.check import check
 from tests.patience import HAPPENS_WITHIN
@@ -51,7 +52,7 @@ class Steward:
             raise AssertionError(f"the daemon did not start; its log:\n{self.log.read_text()}")
         self.address = line.rpartition(" ")[2]
         self._port = self.address.rpartition(":")[2]
-        first = self.data_dir / "bootstrap-token"
+        first = store_dir(self.data_dir) / "bootstrap-token"
         if not self.token and first.exists():
             self.token = first.read_text().strip()
 
@@ -213,7 +214,7 @@ class Steward:
 
     def processes(self, alloc_id: str = "") -> list[int]:
         """Return the processes of its tasks, or of one allocation: those with its folder in their environment."""
-        mark = os.fsencode(self.data_dir / "alloc" / alloc_id)
+        mark = os.fsencode(alloc_dir(self.data_dir) / alloc_id)
         return sorted(
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -244,7 +245,7 @@ async def open_steward(directory: Path, *flags: str) -> AsyncIterator[Steward]:
     finally:
         with trio.CancelScope(shield=True):
             await steward.close()
-    assert check(steward.data_dir) == []
+    assert check(store_dir(steward.data_dir)) == []
 
 
 def environment(**more: str) -> Mapping[str, str]:

@@ -38,7 +38,7 @@ async def test_the_socket_is_there_again_after_a_crash(tmp_path: Path) -> None:
 
 async def test_a_task_of_another_user_gets_at_nothing_of_the_daemon(open_path: Path) -> None:
     script = """
-    for file in steward.sock steward.db root.key bootstrap-token; do
+    for file in steward.sock store store/steward.db store/root.key store/bootstrap-token tasks/uids; do
         cat "$DIR/$file" >/dev/null 2>&1 && echo "read $file"
         [ -w "$DIR/$file" ] && echo "may write $file"
     done

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from daemon.datadir import store_dir
 from tests.service.daemon import Steward, open_steward
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -59,7 +60,7 @@ async def make_namespace(steward: Steward, name: str) -> None:
 
 async def test_the_first_start_leaves_a_secret_for_the_daemons_user_alone(tmp_path: Path) -> None:
     async with open_steward(tmp_path) as steward:
-        path = steward.data_dir / "bootstrap-token"
+        path = store_dir(steward.data_dir) / "bootstrap-token"
         status = os.stat(path)
         assert status.st_mode & 0o777 == 0o600
         assert status.st_uid == os.geteuid()

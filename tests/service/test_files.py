@@ -11,6 +11,7 @@ import httpx
 import pytest
 import trio
 
+from daemon.datadir import alloc_dir
 from storage.records.base import SECOND
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
@@ -31,7 +32,7 @@ def lingering(job_id: str, text: str = "exec sleep 600") -> Any:
 async def local(steward: Steward) -> tuple[str, Path]:
     """Return a running allocation and the local directory of its task."""
     (found,) = await steward.run_job(lingering("files"))
-    return found["ID"], steward.data_dir / "alloc" / found["ID"] / "main/local"
+    return found["ID"], alloc_dir(steward.data_dir) / found["ID"] / "main/local"
 
 
 async def ask(steward: Steward, alloc_id: str, verb: str, **query: str) -> httpx.Response:

@@ -4,6 +4,7 @@ from typing import Any
 
 import trio
 
+from daemon.datadir import alloc_dir
 from storage.records.base import SECOND
 from tests.patience import HAPPENS_WITHIN
 from tests.service.daemon import Steward
@@ -45,7 +46,7 @@ async def test_logs_outlive_their_allocation_and_its_job(steward: Steward) -> No
     (one, other) = await steward.allocations("gone", "complete")
     query = {"task": "main", "type": "stdout", "plain": True}
     path = f"/v1/client/fs/logs/{one['ID']}"
-    directory = steward.data_dir / "alloc" / one["ID"]
+    directory = alloc_dir(steward.data_dir) / one["ID"]
     with trio.fail_after(HAPPENS_WITHIN):
         while directory.exists():  # nobody tells
             await steward.request("GET", "/v1/client/gc")
@@ -67,7 +68,7 @@ async def test_logs_outlive_their_allocation_and_its_job(steward: Steward) -> No
 async def test_logs_that_are_gone_are_said_to_be(steward: Steward) -> None:
     await steward.register(printing("silent", "exit 0", Type="batch"))
     (one, _) = await steward.allocations("silent", "complete")
-    directory = steward.data_dir / "alloc" / one["ID"]
+    directory = alloc_dir(steward.data_dir) / one["ID"]
     with trio.fail_after(HAPPENS_WITHIN):
         while directory.exists():  # nobody tells
             await steward.request("GET", "/v1/client/gc")

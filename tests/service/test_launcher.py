@@ -6,6 +6,7 @@ from pathlib import Path
 
 import trio
 
+from daemon.datadir import alloc_dir
 from daemon.runner.drivers.scan import children
 from tests.service.daemon import as_development, open_steward
 from tests.service.test_life import service
@@ -38,7 +39,7 @@ async def test_launcher_is_alone_in_a_session(tmp_path: Path) -> None:
         assert {one for one in descriptors if one.startswith("/")} == {
             "/dev/null",
             str(steward.log),
-            str(steward.data_dir / "alloc/.launcher"),
+            str(alloc_dir(steward.data_dir) / ".launcher"),
         }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.datadir import store_dir
 from daemon.main import EXIT_CONFIG, EXIT_FAILURE, EXIT_STORAGE
 from storage.records.base import SECOND
 from tests.service.daemon import Steward, as_development, environment, open_steward
@@ -130,19 +131,19 @@ async def test_wrong_settings_end_it_with_one_clear_line(
 
 
 async def test_a_file_that_is_no_store_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    file = tmp_path / "data" / "steward.db"
-    file.parent.mkdir()
+    file = tmp_path / "data" / "store" / "steward.db"
+    file.parent.mkdir(parents=True)
     file.write_bytes(b"not a database, but somebody's letter" * 100)
     before = file.read_bytes()
-    outcome = await refused("--dev", "--port", "0", "--data-dir", str(file.parent))
+    outcome = await refused("--dev", "--port", "0", "--data-dir", str(file.parent.parent))
     assert outcome.returncode == EXIT_STORAGE
     assert b"Traceback" not in outcome.stderr
     assert file.read_bytes() == before
 
 
 async def test_a_daemon_killed_while_it_made_its_file_starts_again(tmp_path: Path) -> None:
-    unfinished = tmp_path / "data" / "steward.db.new"
-    unfinished.parent.mkdir()
+    unfinished = tmp_path / "data" / "store" / "steward.db.new"
+    unfinished.parent.mkdir(parents=True)
     with sqlite3.connect(unfinished) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
     connection.close()
@@ -159,7 +160,7 @@ async def stopped_copy(tmp_path: Path) -> Path:
 
 async def test_a_damaged_store_is_refused_with_one_clear_line(tmp_path: Path) -> None:
     copy = await stopped_copy(tmp_path)
-    file = copy / "steward.db"
+    file = copy / "store/steward.db"
     whole = file.read_bytes()
     file.write_bytes(whole[:8192] + b"damaged!" * 4096 + whole[8192 + 8 * 4096 :])
     outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
@@ -213,7 +214,7 @@ async def test_a_number_larger_than_any_that_is_kept_is_of_nothing(
 
 async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
     copy = await stopped_copy(tmp_path)
-    with sqlite3.connect(copy / "steward.db") as connection:
+    with sqlite3.connect(copy / "store/steward.db") as connection:
         connection.execute("PRAGMA user_version = 9999")
     connection.close()
     outcome = await refused("--dev", "--port", "0", "--data-dir", str(copy))
@@ -222,8 +223,11 @@ async def test_a_file_of_a_newer_steward_is_refused(tmp_path: Path) -> None:
 
 
 async def test_the_store_is_kept_from_other_users(steward: Steward) -> None:
-    files = list(filter(Path.is_file, map(steward.data_dir.joinpath, os.listdir(steward.data_dir))))
-    assert [path.name for path in files if path.stat().st_mode & 0o077] == []
+    files = [path for path in steward.data_dir.glob("*") if path.is_file()]
+    assert files == []
+    assert store_dir(steward.data_dir).stat().st_mode & 0o777 == 0o700
+    kept = list(store_dir(steward.data_dir).rglob("*"))
+    assert [path.name for path in kept if path.stat().st_mode & 0o077] == []
 
 
 async def test_a_development_daemon_without_a_directory_leaves_none(tmp_path: Path) -> None:

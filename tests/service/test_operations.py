@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.datadir import store_dir
 from tests.service.daemon import Steward, open_steward
 from tests.service.streaming import open_stream
 
@@ -103,7 +104,7 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
     assert answer.headers["Digest"] == f"sha-256={digest}"
     file = steward.directory / "sent.snap"
     file.write_bytes(answer.content)
-    assert not list((steward.data_dir / ".unfinished").iterdir())
+    assert not list((store_dir(steward.data_dir) / ".unfinished").iterdir())
     await steward.register(sleeping("later", count=0))
     drilled = await steward.cli("operator", "snapshot", "drill", str(file))
     assert b"can be restored" in drilled.stdout, drilled.stderr
@@ -118,7 +119,7 @@ async def test_a_snapshot_that_was_sent_can_be_restored(steward: Steward) -> Non
 
 async def test_a_crash_during_a_snapshot_leaves_nothing_behind(steward: Steward) -> None:
     await steward.stop()
-    unfinished = steward.data_dir / ".unfinished"
+    unfinished = store_dir(steward.data_dir) / ".unfinished"
     unfinished.mkdir(exist_ok=True)
     (unfinished / "half").write_text("what was written until the crash")
     await steward.start()

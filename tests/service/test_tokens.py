@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from daemon.datadir import store_dir
 from tests.service.daemon import Steward, open_steward
 
 SECRET = "0f4dc1d2-8a8e-4b77-8b2f-3d1f0a6c5e11"  # noqa: S105  # of a test
@@ -103,7 +104,7 @@ async def test_a_wrapped_answer_is_given_out_once(guarded: Steward) -> None:
     answer = await wrap(guarded)
     wrapping = answer.json()["wrap_info"]["token"]
     assert "swordfish" not in answer.text
-    kept = b"".join(path.read_bytes() for path in guarded.data_dir.glob("steward.db*"))
+    kept = b"".join(path.read_bytes() for path in store_dir(guarded.data_dir).glob("steward.db*"))
     assert b"swordfish" not in kept
     again = await ask(guarded, "", "POST", "sys/wrapping/rewrap", {"token": wrapping})
     newer = again.json()["wrap_info"]["token"]

@@ -21,7 +21,7 @@ _PIECE = 256 * 1024
 async def save(request: Request) -> Reply:
     """Send a snapshot."""
     parts = request.parts
-    directory = parts.config.data_dir
+    directory = parts.config.store_dir
     name = next(parts.ids)
     packed, digest = await trio.to_thread.run_sync(
         _packed, directory, name, limiter=parts.snapshots

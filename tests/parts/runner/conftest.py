@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from daemon.datadir import alloc_dir
 from daemon.launcher.client import Launcher, open_launcher
 from daemon.runner.drivers import cgroup
 from daemon.runner.drivers.group import Groups
@@ -59,7 +60,7 @@ def discard(owner: Path) -> None:
 @pytest.fixture
 async def launcher(data_dir: Path) -> AsyncIterator[Launcher]:
     """What starts tasks."""
-    async with open_launcher(launchers.begin(), data_dir / "alloc") as opened:
+    async with open_launcher(launchers.begin(), alloc_dir(data_dir)) as opened:
         yield opened
 
 

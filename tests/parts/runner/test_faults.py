@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from daemon.datadir import alloc_dir
 from daemon.launcher.client import open_launcher
 from daemon.runner.drivers.raw_exec import RawExec
 from daemon.runner.drivers.scan import Scanner
@@ -68,17 +69,17 @@ async def test_a_thousand_open_sessions_harm_nobody_and_there_is_a_most(world: W
 def narrow(tmp_path: Path) -> Iterator[Path]:
     """A directory for allocations on a file system that is soon full."""
     place = tmp_path / "narrow"
-    (place / "alloc").mkdir(parents=True)
-    line = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place / "alloc")]
+    alloc_dir(place).mkdir(parents=True)
+    line = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(alloc_dir(place))]
     if os.geteuid() != 0 or subprocess.run(line, capture_output=True).returncode:
         pytest.skip("only root can mount a file system that is full")
     yield place
-    subprocess.run(["umount", "--lazy", str(place / "alloc")], check=True)
+    subprocess.run(["umount", "--lazy", str(alloc_dir(place))], check=True)
 
 
 @pytest.fixture
 async def narrow_world(store: Store, narrow: Path) -> AsyncIterator[World]:
-    async with open_launcher(launchers.begin(), narrow / "alloc") as launcher:
+    async with open_launcher(launchers.begin(), alloc_dir(narrow)) as launcher:
         drivers = {"raw_exec": RawExec(Scanner(), {}, launcher)}
         async with open_world(store, narrow, drivers=drivers) as opened:
             yield opened

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import trio
 
+from daemon.datadir import alloc_dir
 from daemon.launcher.client import Launcher, open_launcher
 from daemon.runner import node
 from daemon.runner.drivers import cgroup, claim
@@ -136,7 +137,7 @@ async def away(data_dir: Path, pipe: Pipe, clock_set_by: int) -> Away:
         told_running(process)
         await pipe.line()
     (data_dir / "go").write_text("go\n")
-    [trace] = (data_dir / "alloc" / alloc_id).glob(f"{CLAIM}*")
+    [trace] = (alloc_dir(data_dir) / alloc_id).glob(f"{CLAIM}*")
     while claim.is_held(str(trace)):
         await trio.lowlevel.checkpoint()
     ended_at, opened_at = trace.stat().st_mtime_ns, time.time_ns()
@@ -229,7 +230,7 @@ async def test_a_pid_that_another_process_has_now_deceives_nobody(
     os.kill(shim, signal.SIGKILL)
     kill_quietly(main)
     await until_gone(main)
-    path = data_dir / f"alloc/{alloc_id}/.claim.main.0"
+    path = alloc_dir(data_dir) / f"{alloc_id}/.claim.main.0"
     path.write_text(f"group -\nshim {os.getpid()}\nmain {os.getppid()}\n".replace("main", "mark"))
     async with reopened(data_dir) as world:
         await world.until(alloc_id, lambda _: "Terminated" in world.types(alloc_id))
@@ -245,7 +246,7 @@ async def test_a_task_of_which_nothing_is_left_is_restarted_by_its_policy(
         told_running(process)
     kill_quietly(shim)
     kill_quietly(main)
-    (data_dir / f"alloc/{alloc_id}/.claim.main.0").unlink()
+    (alloc_dir(data_dir) / f"{alloc_id}/.claim.main.0").unlink()
     async with reopened(data_dir) as world:
         await world.until(alloc_id, lambda _: len(world.types(alloc_id)) == 6)
         assert world.types(alloc_id)[2:] == ["Started", "Terminated", "Restarting", "Started"]
@@ -352,7 +353,7 @@ async def test_who_got_the_room_of_a_purged_job_begins_when_what_was_left_of_it_
         neighbour = int(await pipe.line())
         told_running(process)
     async with (
-        open_launcher(launchers.begin(), data_dir / "alloc") as launcher,
+        open_launcher(launchers.begin(), alloc_dir(data_dir)) as launcher,
         open_store(data_dir, cluster_id="cluster", now=NOW) as store,
     ):
         driver = Tardy(neighbour, launcher)
@@ -376,7 +377,7 @@ async def test_what_cannot_be_ended_does_not_keep_the_daemon_from_its_work(
     data_dir: Path, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "_LEAVING", 0.05)
-    (data_dir / "alloc" / str(uuid4())).mkdir(parents=True)
+    (alloc_dir(data_dir) / str(uuid4())).mkdir(parents=True)
     async with reopened(data_dir, drivers={"raw_exec": Stuck(Scanner(), {}, launcher)}) as world:
         assert await world.until_done(await world.place(batch(script("exit 0"))))
 

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.strategies import integers
 
 from daemon.config import DEFAULT_UIDS, task_numbers
+from daemon.datadir import uids_dir
 from daemon.runner.uids import Exhausted, Uids
 from storage.errors import Refused
 from storage.records.allocation import Desired
@@ -284,7 +285,7 @@ async def test_a_task_keeps_its_user_over_a_restart_of_the_daemon(
         await world.stop(alloc_id)
         await world.until_done(alloc_id)
         await world.runner.remove_directory(alloc_id)
-        assert os.listdir(data_dir / "uids") == []
+        assert os.listdir(uids_dir(data_dir)) == []
     end_all_of(data_dir)
     discard(data_dir)
 

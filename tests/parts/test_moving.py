@@ -1,0 +1,229 @@
+"""The form of the data directory: made, reached from an older one however often it is cut short, and left."""
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from daemon import moving
+from daemon.datadir import alloc_dir, find_store, logs_dir, store_dir, tasks_dir, uids_dir
+from daemon.moving import prepare
+from storage.errors import StorageLocked, StorageUnusable
+from storage.store import FILE_NAME, LOCK_NAME, lock
+from tests.parts.runner.conftest import needs_root
+
+GUIDE = Path(__file__).parents[2] / "docs/service.md"
+OF_STORE = (
+    *(FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm", f"{FILE_NAME}.version-0011"),
+    *("steward.index", "bootstrap-token", "root.key", "snapshots/one.snap"),
+)
+OF_TASKS = ("alloc/one/main/local/f", "logs/two/alloc/logs/main.stdout.0", "uids/one")
+OTHERS = ("steward.sock", "tasks.sock", "steward.toml", "notes.txt")
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+def older(place: Path) -> Path:
+    """Return a data directory as an older version has left it."""
+    place.mkdir(mode=0o700)
+    for name in (*OF_STORE, *OF_TASKS, *OTHERS, LOCK_NAME):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(name)
+    return place
+
+
+def tree(place: Path) -> dict[str, str]:
+    """Return what lies in a directory: files by content, links by target, directories by mode."""
+    return {str(one.relative_to(place)): _told(one) for one in place.rglob("*")}
+
+
+def _told(one: Path) -> str:
+    if one.is_symlink():
+        return f"-> {os.readlink(one)}"
+    return one.read_text() if one.is_file() else f"{one.stat().st_mode:o}"
+
+
+def back(place: Path) -> None:
+    """Go the way back as the guide tells it."""
+    [block] = re.findall(
+        r"((?:^    .*\n)*^    rmdir .*\n(?:^    .*\n)*)", GUIDE.read_text(), re.MULTILINE
+    )
+    lines = [line for line in block.splitlines() if "systemctl" not in line]
+    text = "\n".join(lines).replace("/var/lib/steward", str(place))
+    subprocess.run(["sh", "-ec", text], check=True)
+
+
+def killed(place: Path, last: int, *, can_exchange: bool = True) -> None:
+    """Have a daemon that prepares a directory end after so many effects."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not can_exchange:
+            without_exchange(patch)
+        effects(patch, last)
+        with pytest.raises(Killed):
+            prepare(place)
+
+
+def effects(monkeypatch: pytest.MonkeyPatch, last: int) -> Callable[[], int]:
+    """Let only so many effects happen, and then the end; return what tells how many there were."""
+    count = 0
+
+    def counted(real: Callable[..., object]) -> Callable[..., object]:
+        def act(*given: object, **named: object) -> object:
+            nonlocal count
+            if count == last:
+                raise Killed
+            count += 1
+            return real(*given, **named)
+
+        return act
+
+    for name in ("mkdir", "rename", "rmdir", "symlink", "unlink"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    monkeypatch.setattr(moving, "_exchange", counted(moving._exchange))
+    return lambda: count
+
+
+def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(moving, "_exchange", fail)
+
+
+def test_a_new_directory_gets_its_form(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    prepare(tmp_path)
+    is_root = os.geteuid() == 0
+    assert tree(tmp_path) == {
+        "store": "40700",
+        "tasks": "40711" if is_root else "40700",
+        LOCK_NAME: "40700",
+    }
+    prepare(tmp_path)
+    assert find_store(tmp_path) == store_dir(tmp_path)
+
+
+def test_an_older_directory_is_moved_and_what_others_put_there_stays(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    prepare(place)
+    assert {name: (store_dir(place) / name).read_text() for name in OF_STORE} == dict(
+        zip(OF_STORE, OF_STORE, strict=True)
+    )
+    assert {name: (tasks_dir(place) / name).read_text() for name in OF_TASKS} == dict(
+        zip(OF_TASKS, OF_TASKS, strict=True)
+    )
+    assert sorted(os.listdir(place)) == sorted((*OTHERS, "alloc", LOCK_NAME, "store", "tasks"))
+    assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]  # by the path that tasks know
+    assert alloc_dir(place).is_dir()
+    assert logs_dir(place).is_dir()
+    assert uids_dir(place).is_dir()
+    before = tree(place)
+    prepare(place)
+    assert tree(place) == before
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_move_that_is_killed_anywhere_goes_on(tmp_path: Path, can_exchange: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if not can_exchange:
+            without_exchange(patch)
+        whole = older(tmp_path / "whole")
+        number = effects(patch, -1)
+        prepare(whole)
+        wanted = tree(whole)
+    assert number() > 12
+    for last in range(number()):
+        place = older(tmp_path / str(last))
+        killed(place, last, can_exchange=can_exchange)
+        if can_exchange:
+            assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]
+        prepare(place)
+        assert tree(place) == wanted, last
+
+
+def test_a_move_that_was_cut_short_is_said_to_whoever_looks_for_the_store(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    assert find_store(place) == place
+    killed(place, 5)
+    with pytest.raises(StorageUnusable, match="start the daemon once"):
+        find_store(place)
+    prepare(place)
+    assert find_store(place) == store_dir(place)
+
+
+def test_an_older_version_does_not_start_any_more(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    prepare(place)
+    with pytest.raises(StorageUnusable, match=LOCK_NAME), lock(place):
+        pass
+
+
+def test_nothing_is_moved_from_below_a_daemon_at_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.store._LOCK_TRIES", 1)
+    place = older(tmp_path / "data")
+    with lock(place):
+        before = tree(place)
+        with pytest.raises(StorageLocked):
+            prepare(place)
+    assert tree(place) == before
+
+
+def test_two_stores_are_refused_with_both_names(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    prepare(place)
+    (place / FILE_NAME).write_text("of an older version")
+    with pytest.raises(StorageUnusable, match=f"{place}/store/steward.db and {place}/steward.db"):
+        prepare(place)
+
+
+def test_what_the_settings_name_stays(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    prepare(place, (place / "root.key", place / "snapshots"))
+    assert (place / "root.key").exists()
+    assert (place / "snapshots").is_dir()
+    assert not (store_dir(place) / "root.key").exists()
+
+
+def test_a_link_in_the_place_of_allocations_is_refused_before_anything_moves(
+    tmp_path: Path,
+) -> None:
+    place = older(tmp_path / "data")
+    (place / "alloc").rename(tmp_path / "big")
+    (place / "alloc").symlink_to(tmp_path / "big")
+    before = tree(place)
+    with pytest.raises(StorageUnusable, match=f"alloc is a link: let {place}/tasks/alloc be one"):
+        prepare(place)
+    assert tree(place) == before
+
+
+def test_the_way_back_leads_to_what_there_was(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    before = {name: text for name, text in tree(place).items() if not text.startswith("4")}
+    prepare(place)
+    back(place)
+    after = {name: text for name, text in tree(place).items() if not text.startswith("4")}
+    # For tasks that the newer version has started.
+    assert after.pop("tasks/alloc") == "-> ../alloc"
+    # The pid of the last daemon stands in the lock.
+    assert {**after, LOCK_NAME: LOCK_NAME} == before
+    with lock(place):
+        pass
+    prepare(place)
+    assert (place / OF_TASKS[0]).read_text() == OF_TASKS[0]
+    assert alloc_dir(place).is_dir()
+    assert not alloc_dir(place).is_symlink()
+
+
+@needs_root
+def test_other_users_pass_through_and_see_nothing_of_the_daemon(tmp_path: Path) -> None:
+    place = older(tmp_path / "data")
+    prepare(place)
+    modes = {one: (place / one).stat().st_mode & 0o777 for one in ("store", "tasks", LOCK_NAME)}
+    assert modes == {"store": 0o700, "tasks": 0o711, LOCK_NAME: 0o700}
