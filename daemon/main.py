@@ -34,7 +34,7 @@ from daemon.acl.seal import open_seal
 from daemon.acl.tokens import Tokens, open_tokens
 from daemon.clock import Clock, SystemClock
 from daemon.config import Config
-from daemon.datadir import weak_places
+from daemon.datadir import tasks_dir, weak_places
 from daemon.fences import Fences
 from daemon.hardening import come_before_tasks, keep_memory_private, share_one_heap
 from daemon.health import examine
@@ -122,14 +122,36 @@ def _data_directory(config: Config) -> Iterator[Path]:
             ) from error
         _check_places(config)
         prepare(config.data_dir, (config.key_file, config.snapshot_dir))
-        yield config.data_dir
+        with _covered(config.data_dir, config):
+            yield config.data_dir
         return
     directory = Path(tempfile.mkdtemp(prefix="steward-dev-"))
     try:
         prepare(directory)
-        yield directory
+        with _covered(directory, config):
+            yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _covered(data_dir: Path, config: Config) -> Iterator[None]:
+    """Let set-user-ID files of tasks have no effect; in development only during the block."""
+    from daemon.runner.covering import cover, uncover
+
+    tasks = tasks_dir(data_dir)
+    if os.geteuid() == 0 and (reason := cover(tasks)):
+        log.log(
+            logging.INFO if config.dev else logging.WARNING,
+            "set-user-ID files and devices have their effect below %s: it cannot be mounted: %s",
+            tasks,
+            reason,
+        )
+    try:
+        yield
+    finally:
+        if config.dev:
+            uncover(tasks)
 
 
 def _check_places(config: Config) -> None:

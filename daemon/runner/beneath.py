@@ -2,18 +2,24 @@
 
 The kernel resolves the whole path (openat2, RESOLVE_BENEATH): a link that stays below is followed,
 one that leads out is refused, and nobody can change one for another in between. Where the kernel
-has no such call, before Linux 5.6 or behind a filter, no link is followed at all.
+has no such call, before Linux 5.6 or behind a filter, no link is followed at all. Nor is any where
+a tree is walked through (RESOLVE_NO_SYMLINKS).
 """
 
 import errno
 import os
 import posixpath
 import secrets
+import stat
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 
 from daemon.launcher.beneath import resolver
 from daemon.launcher.messages import Owner
 from storage.errors import Refused
+
+_MOST_PENDING = 100_000  # directories, or entries of one, that a walk remembers or looks at
 
 
 class Escapes(Refused):
@@ -105,3 +111,45 @@ def _make_folders(root: str, folder: str) -> None:
         finally:
             os.close(above)
         made = f"{made}/{name}"
+
+
+def below(
+    root: str, is_wanted: Callable[[os.stat_result], bool] = lambda _: True
+) -> Iterator[os.stat_result]:
+    """Yield what is known of each file and directory below another; what cannot be seen is left out.
+
+    No link is followed on the way to any of them. A directory that is not wanted is left out with all
+    that lies below it.
+    """
+    try:
+        top = open_directory(root)
+    except OSError:
+        return
+    try:
+        folders = ["."]
+        while folders:
+            # Whoever removes or locks something meanwhile has it not counted.
+            with suppress(OSError):
+                yield from _entries(top, folders, is_wanted)
+    finally:
+        os.close(top)
+
+
+def _entries(
+    top: int, folders: list[str], is_wanted: Callable[[os.stat_result], bool]
+) -> Iterator[os.stat_result]:
+    """Yield the entries of the last folder, which goes; the folders in it come in its place."""
+    folder = folders.pop()
+    directory = resolver(follows=False)(top, folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with os.scandir(directory) as entries:
+            for entry in islice(entries, _MOST_PENDING):
+                with suppress(OSError):
+                    found = entry.stat(follow_symlinks=False)
+                    if not is_wanted(found):
+                        continue
+                    if stat.S_ISDIR(found.st_mode) and len(folders) < _MOST_PENDING:
+                        folders.append(f"{folder}/{entry.name}")
+                    yield found
+    finally:
+        os.close(directory)

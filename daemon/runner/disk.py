@@ -7,18 +7,17 @@ nor does what is mounted from elsewhere.
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from itertools import islice
 from typing import Protocol
 
 import trio
 
+from daemon.runner.beneath import below
 from daemon.runner.room import in_rounds
 
 _STEP = 2000  # files and directories that are looked at in one go
 _PAUSE = 50  # times the length of a step
-_MOST_PENDING = 100_000  # directories, or entries of one, that are remembered; of more, what was counted is the answer
 _BLOCK = 512  # bytes, the unit of st_blocks
 
 
@@ -27,45 +26,35 @@ class Measuring:
 
     def __init__(self, root: str) -> None:
         self.used = 0  # bytes, so far
-        self._pending = [root]
         self._linked: set[int] = set()  # inodes that have several names
-        self._device: int | None = None
-        self._entries: Iterable[os.DirEntry[str]] = iter(())
+        self._device = _device_of(root)
+        self._found = below(root, self._is_here)
 
     def step(self, most: int = _STEP) -> bool:
         """Look at so many files and directories; tell whether that was all."""
         for _ in range(most):
-            entry = next(iter(self._entries), None)
-            if entry is not None:
-                self._count(entry)
-            elif self._pending:
-                self._open(self._pending.pop())
-            else:
+            found = next(self._found, None)
+            if found is None:
                 return True
+            self._count(found)
         return False
 
-    def _open(self, path: str) -> None:
-        self._entries = iter(())
-        # What a task removes, or locks, in the meantime does not count.
-        with suppress(OSError):
-            if self._device is None:
-                self._device = os.lstat(path).st_dev
-            with os.scandir(path) as entries:
-                self._entries = iter(list(islice(entries, _MOST_PENDING)))
+    def _is_here(self, found: os.stat_result) -> bool:
+        return found.st_dev == self._device
 
-    def _count(self, entry: os.DirEntry[str]) -> None:
-        with suppress(OSError):
-            found = entry.stat(follow_symlinks=False)
-            if found.st_dev != self._device:
+    def _count(self, found: os.stat_result) -> None:
+        if not stat.S_ISDIR(found.st_mode) and found.st_nlink > 1:
+            if found.st_ino in self._linked:
                 return
-            if entry.is_dir(follow_symlinks=False):
-                if len(self._pending) < _MOST_PENDING:
-                    self._pending.append(entry.path)
-            elif found.st_nlink > 1:
-                if found.st_ino in self._linked:
-                    return
-                self._linked.add(found.st_ino)
-            self.used += found.st_blocks * _BLOCK
+            self._linked.add(found.st_ino)
+        self.used += found.st_blocks * _BLOCK
+
+
+def _device_of(root: str) -> int | None:
+    try:
+        return os.lstat(root).st_dev
+    except OSError:  # there is nothing to look at
+        return None
 
 
 class Tenant(Protocol):

@@ -18,7 +18,8 @@ from pathlib import Path
 import msgspec
 
 from daemon.launcher.directories import ABOUT
-from daemon.runner.taskdir import MOVED, SHARED, below, remove_tree
+from daemon.runner.beneath import below
+from daemon.runner.taskdir import MOVED, SHARED, remove_tree
 from storage.records.task import LogConfig
 
 _LOGS = f"{SHARED}/logs"

@@ -17,7 +17,7 @@ import trio
 from daemon.clock import Clock
 from daemon.config import Config
 from daemon.runner import kept_logs
-from daemon.runner.taskdir import below
+from daemon.runner.beneath import below
 from storage.records.base import SECOND
 
 _LOGS_LOOKED_AT = 600  # every so many seconds: there may be many

@@ -24,7 +24,7 @@ from daemon.runner.drivers.shim import PATH
 _SOURCE = "steward"  # by which our mounts are known
 _LEAST = 4  # MiB
 _OPTIONS = "nosuid,nodev,noexec,nr_inodes=1024"
-_OURS, _FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"
+_OURS, FIRST = "/proc/self/ns/mnt", "/proc/1/ns/mnt"  # the mounts that a process sees
 # No link that a task might have put there is followed, neither by the shell nor by what it starts.
 # Other users see the arguments, so the place is a variable.
 _MOUNT = 'cd -P "$PLACE" && [ "$(pwd -P)" = "$PLACE" ] && exec mount -c -t tmpfs -o "$1" "$2" .'
@@ -34,18 +34,20 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 _log = logging.getLogger("steward.runner")
 
 
+def is_elsewhere(place: str) -> bool:
+    """Tell whether all others see a directory of ours through mounts that are not this process's."""
+    try:
+        if os.readlink(_OURS) == os.readlink(FIRST):
+            return False
+        return os.path.samestat(os.stat(place), os.stat(f"/proc/1/root{place}"))
+    except OSError:  # the first process is somebody else's, or sees other files
+        return False
+
+
 def way_to_all(place: str) -> list[str]:
     """Return the words before a command that mounts where all see it, as a directory of ours tells."""
-    try:
-        if os.readlink(_OURS) == os.readlink(_FIRST):
-            return []
-        here, there = os.stat(place), os.stat(f"/proc/1/root{place}")
-    except OSError:  # the first process is somebody else's, or sees other files
-        return []
     nsenter = shutil.which("nsenter", path=PATH)
-    if nsenter is None or not os.path.samestat(here, there):
-        return []
-    return [nsenter, f"--mount={_FIRST}"]
+    return [nsenter, f"--mount={FIRST}"] if nsenter and is_elsewhere(place) else []
 
 
 def mounted(below: str) -> list[str]:

@@ -14,7 +14,6 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -128,19 +127,6 @@ def remove_tree(root: str) -> None:
                 capture_output=True,
                 env={"PATH": PATH},
             )
-
-
-def below(root: str) -> Iterator[os.stat_result]:
-    """Yield what is known of each file and directory below another; what cannot be seen is left out."""
-    folders = [root]
-    while folders:
-        # Whoever removes or locks something meanwhile has it not counted.
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                with suppress(OSError):
-                    yield entry.stat(follow_symlinks=False)
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
 
 
 def present(alloc_dir: Path) -> list[str]:

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from daemon.datadir import alloc_dir, store_dir
-from daemon.runner.secret_dirs import mounted
+from daemon.runner.covering import mounts
 from storage.check import check
 from tests.patience import HAPPENS_WITHIN
 
@@ -118,8 +118,9 @@ class Steward:
         await self._http.aclose()
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-        for place in mounted(str(self.data_dir)):
-            await trio.run_process(["umount", "-l", place])
+        for one in reversed([*mounts()]):
+            if one.place.startswith(f"{self.directory}/"):
+                await trio.run_process(["umount", "-l", one.place])
 
     @property
     def pid(self) -> int:

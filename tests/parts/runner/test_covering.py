@@ -1,0 +1,100 @@
+"""The mount over the directories of all tasks: made once, with what was mounted before, and taken away."""
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemon.runner import covering
+from daemon.runner.covering import cover, mounts, uncover
+from tests.parts.runner.conftest import needs_root
+from tests.parts.runner.test_secret_dirs import may_mount
+
+SECRETS = "alloc/one/main/secrets"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Iterator[Path]:
+    """The directory of all tasks, with one that has secrets in memory."""
+    if not may_mount(tmp_path):
+        pytest.skip("this machine lets us mount nothing")
+    place = tmp_path / "ta sks"
+    (place / SECRETS).mkdir(parents=True)
+    yield place
+    for one in reversed([*mounts()]):
+        if f"{one.place}/".startswith(f"{place}/"):
+            subprocess.run(["umount", "-l", one.place], check=True)
+
+
+def options(place: Path) -> list[list[str]]:
+    return [sorted(one.options) for one in mounts() if one.place == str(place)]
+
+
+@needs_root
+def test_set_user_id_files_and_devices_have_no_effect_below_it(tasks: Path) -> None:
+    assert cover(tasks) == ""
+    [found] = options(tasks)
+    assert {"nosuid", "nodev", "rw"} <= {*found}
+    assert cover(tasks) == ""
+    assert options(tasks) == [found]
+    uncover(tasks)
+    assert options(tasks) == []
+    uncover(tasks)
+
+
+@needs_root
+def test_secrets_that_were_mounted_before_are_seen_and_go_with_one_unmount(tasks: Path) -> None:
+    secrets = tasks / SECRETS
+    subprocess.run(["mount", "-t", "tmpfs", "steward", secrets], check=True)
+    (secrets / "f").write_text("hidden")
+    assert cover(tasks) == ""
+    assert (secrets / "f").read_text() == "hidden"
+    subprocess.run(["umount", "-l", secrets], check=True)
+    assert options(secrets) == []
+    secrets.rmdir()  # nothing is mounted on it any more, seen or not
+
+
+@needs_root
+def test_a_daemon_that_was_killed_between_mount_and_options_has_them_set_by_the_next(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = covering._called
+
+    def refuse(name: str, *given: object) -> None:
+        if name == "mount" and "none" in map(_text, given):
+            raise OSError(errno.EPERM, "Operation not permitted")
+        real(name, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(covering, "_called", refuse)
+        assert cover(tasks) == "Operation not permitted"
+    [found] = options(tasks)
+    assert "nosuid" not in found
+    assert cover(tasks) == ""
+    [found] = options(tasks)
+    assert "nosuid" in found
+
+
+@needs_root
+def test_options_that_the_file_system_has_stay(tasks: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,noatime", "big", tasks], check=True)
+    assert cover(tasks) == ""
+    assert {"nosuid", "nodev", "noexec", "noatime"} <= {*options(tasks)[-1]}
+
+
+def test_where_mounts_are_forbidden_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(covering, "_called", refuse)
+    is_root = os.geteuid() == 0
+    assert cover(tmp_path) == ("Operation not permitted" if is_root else "the daemon is not root")
+
+
+def _text(given: object) -> str:
+    return given.decode() if isinstance(given, bytes) else ""
