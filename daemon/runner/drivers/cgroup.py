@@ -9,7 +9,7 @@ entering any other kind waits for all processors (measured: 0.1 ms against 7 to 
 machine, most of the time to a task's first instruction). They cannot be killed with one word,
 but held still and then killed one by one, which comes to the same.
 
-In a unit that systemd has delegated, the daemon goes into a group of its own first: systemd puts
+In a unit that systemd has delegated, the daemon and its launcher go into a group of their own first: systemd puts
 the commands of a unit (`ExecReload=`) into a group beside the processes, and beside groups of threads
 there can be none that holds processes.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 import trio
 
 from daemon.runner.drivers.claim import Trace
+from daemon.runner.drivers.scan import children
 
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
@@ -166,7 +167,11 @@ def _aside(own: Path) -> Path:
     except OSError:
         return own
     # Not where tasks that an older daemon has started are in groups of threads.
-    return aside if _write(f"{aside}/cgroup.procs", str(os.getpid())) else own
+    if not _write(f"{aside}/cgroup.procs", str(os.getpid())):
+        return own
+    for child in children(os.getpid()):  # the launcher: the one that there is before any task
+        _write(f"{aside}/cgroup.procs", str(child))
+    return aside
 
 
 def is_delegated(path: str) -> bool:

@@ -47,6 +47,19 @@ def looks_from(unit: Path) -> list[str]:
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
 
 
+def test_launcher_goes_aside_with_its_daemon(unit: Path) -> None:
+    try:
+        os.setxattr(unit, "trusted.delegate", b"1")
+    except OSError as error:
+        pytest.skip(f"needs the right to mark control groups: {error}")
+    with_launcher = f"from daemon.launcher.begin import begin\nchannel = begin()\n{LOOKS}"
+    enter = f'echo 0 >"{unit}/cgroup.procs" && exec "$@"'
+    told = f"{with_launcher}\nprint(Path(sys.argv[1]).read_text().split())"
+    words = ["sh", "-c", enter, "sh", sys.executable, "-c", told, str(unit / "cgroup.procs")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def commands_find_room(unit: Path) -> bool:
     """Tell whether systemd could put a command of the unit into a group beside its processes."""
     beside = unit / ".control"
