@@ -6,6 +6,7 @@ mounted here. Each step prints what it has proved; the first that fails ends it 
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,17 @@ from typing import Any
 HERE = Path(__file__).parent
 PATIENCE = 300  # seconds for anything to happen
 TASKS, RESTARTS = 50, 20
+# The way back to an older data directory, as the guide tells it.
+BACK = re.compile(r"^    cd /var/lib/steward\n(?:^    .*\n)+", re.MULTILINE)
+# Owner and mode of what is installed, made or moved.
+MODES = {
+    "/etc/steward": "root steward 750",
+    "/etc/steward/steward.toml": "root steward 640",
+    "/etc/steward/root.key": "root root 600",
+    "/var/lib/steward": "root root 711",
+    "/var/lib/steward/store": "root root 700",
+    "/var/lib/steward/tasks": "root root 711",
+}
 SLEEPER = "sleep 1000000"
 JOB = {
     "ID": "sleepers",
@@ -170,6 +182,8 @@ def installs(machine: Machine, package: Path) -> None:
 
 def starts(machine: Machine) -> None:
     """Check that `systemctl start` returns when the daemon answers."""
+    settings = machine.root / "etc/steward/steward.toml"
+    settings.write_text(f"raw_exec = true\n{settings.read_text()}")
     machine.run("systemctl", "enable", "--now", "steward")
     leader = machine.ask("GET", "/v1/status/leader")
     expect(
@@ -183,6 +197,24 @@ def starts(machine: Machine) -> None:
     machine.ask("PUT", "/v1/jobs", {"Job": JOB})
     until(f"{TASKS} tasks run", lambda: len(machine.tasks()) == TASKS)
     proved(f"{TASKS} tasks run")
+
+
+def keeps_apart(machine: Machine) -> None:
+    """Check who may read what, and that set-user-ID files of tasks have no effect."""
+    found = {place: machine.run("stat", "-c", "%U %G %a", place) for place in MODES}
+    expect(f"owners and modes are as they should be {found}", holds=found == MODES)
+    options = machine.run("findmnt", "-no", "OPTIONS", "/var/lib/steward/tasks").split(",")
+    expect("tasks are mounted nosuid,nodev", holds={"nosuid", "nodev"} <= {*options})
+
+
+def moves(machine: Machine) -> None:
+    """Check that tasks go on when their data directory takes the older form, and that of today."""
+    [back] = BACK.findall((HERE.parent.parent / "docs/service.md").read_text())
+    with kept(machine, "moved back, and started by a newer version"):
+        machine.run("systemctl", "stop", "steward")
+        machine.run("sh", "-ec", back)
+        machine.run("systemctl", "start", "steward")
+    expect("the store is in its place", holds=(machine.root / "var/lib/steward/store").is_dir())
 
 
 def reloads(machine: Machine) -> None:
@@ -370,8 +402,11 @@ def main(root: Path, package: Path, groups: Path) -> None:
         machine.boot()
         installs(machine, package)
         starts(machine)
+        keeps_apart(machine)
         reloads(machine)
         survives(machine)
+        moves(machine)
+        keeps_apart(machine)
         survives_with_controllers(machine)
         holds_the_port(machine)
         upgrades(machine)
