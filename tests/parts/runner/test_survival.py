@@ -266,7 +266,7 @@ async def test_a_task_whose_trace_is_removed_does_not_run_twice(
         first = int(await pipe.line())
         if point == "recorded":
             told_running(process)
-    directory = data_dir / "alloc" / alloc_id
+    directory = alloc_dir(data_dir) / alloc_id
     if lost == "claim":
         (directory / ".claim.main.0").unlink()
     else:
