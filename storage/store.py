@@ -295,7 +295,7 @@ def lock(directory: Path) -> Iterator[None]:
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             raise StorageUnusable(
-                f"cannot write to {directory / _LOCK_NAME}: {error.strerror}; free some space on the "
+                f"cannot write to {directory / LOCK_NAME}: {error.strerror}; free some space on the "
                 "file system of the data directory, then start again"
             ) from error
         yield
