@@ -27,6 +27,8 @@ LEAST_UID = 1000
 _UIDS = re.compile(r"(\d{1,10})-(\d{1,10})", re.ASCII)
 # What becomes of an allocation that takes more disk than its group asked for.
 DISK_OFF, DISK_NOTE, DISK_FAIL = "off", "note", "fail"
+# Which addresses tasks reach.
+OPEN, GUARDED = "open", "guarded"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _MOST = 2**31 - 1  # of anything: what is counted in bytes or nanoseconds then fits into 64 bits
@@ -140,6 +142,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     exec_unfiltered: bool | None = None
     task_uids: str = ""
     task_processes: Natural = 4096
+    task_egress: str = OPEN
     cgroup_parent: str = ""
     podman_socket: str = ""
     podman_volumes: bool = False

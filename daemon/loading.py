@@ -21,6 +21,8 @@ from daemon.config import (
     DISK_NOTE,
     DISK_OFF,
     FIELDS,
+    GUARDED,
+    OPEN,
     SOCKET_NAME,
     Config,
     default_data_dir,
@@ -72,6 +74,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "log_level": ("debug", "info", "warning", "error"),
     "log_format": ("text", "json"),
     "alloc_disk_limit": (DISK_OFF, DISK_NOTE, DISK_FAIL),
+    "task_egress": (OPEN, GUARDED),
 }
 
 

@@ -72,6 +72,10 @@ class Tasks(Protocol):
         """Return what the machine uses."""
         ...
 
+    def egress(self) -> tuple[bool, str]:
+        """Return whether tasks are kept from some addresses, and by what or why not."""
+        ...
+
     async def collect(self, alloc_id: str) -> None:
         """Remove the directory of an allocation that has ended. Raises `Refused`."""
         ...

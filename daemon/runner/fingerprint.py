@@ -9,6 +9,7 @@ import platform
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -50,8 +51,16 @@ class CPU(msgspec.Struct, frozen=True):
         return int(len(self.cores) * self.mhz)
 
 
-def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node:
-    """Return this machine as a node that is ready. Its id and history are the caller's to add."""
+def fingerprint(
+    config: Config,
+    drivers: Mapping[str, Driver],
+    now: int,
+    further: Mapping[str, str] = MappingProxyType({}),
+) -> Node:
+    """Return this machine as a node that is ready. Its id and history are the caller's to add.
+
+    `further` are attributes besides those that are found here.
+    """
     cpu = find_cpu(Path("/proc/cpuinfo").read_text(), sorted(os.sched_getaffinity(0)))
     memory = memory_bytes(Path("/proc/meminfo").read_text())
     disk = os.statvfs(config.data_dir)
@@ -68,6 +77,7 @@ def fingerprint(config: Config, drivers: Mapping[str, Driver], now: int) -> Node
         "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
         "unique.storage.bytesfree": str(disk.f_bavail * disk.f_frsize),
         **of_daemon(),
+        **further,
     }
     for name, said in found.items():
         if not said.trouble:

@@ -97,6 +97,11 @@ class Credentials(Protocol):
         ...
 
 
+def unguarded() -> tuple[bool, str]:
+    """Return that tasks are kept from no address."""
+    return False, "task_egress is open: tasks reach what the machine reaches"
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """The place. `values` are what `${…}` may name of the node, `environment` what tasks inherit.
 
@@ -131,6 +136,7 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     task_socket: Path  # through which tasks reach our API
     listeners: Listeners
     chance: Callable[[], float]  # a random number from 0 up to 1
+    egress: Callable[[], tuple[bool, str]] = unguarded  # whether tasks are kept from addresses
     uids: Uids | None = None  # of allocations; None: their tasks have no users of their own
 
     def directory(self, alloc_id: str) -> str:

@@ -6,6 +6,7 @@ import resource
 from collections.abc import Mapping
 from contextlib import suppress
 from errno import EMFILE, ENFILE
+from types import MappingProxyType
 
 import msgspec
 
@@ -46,23 +47,24 @@ async def drivers_of(
     launcher: Launcher,
     config: Config,
     uids: Uids | None,
+    found: tuple[Groups, Bounds],
 ) -> dict[str, Driver]:
-    """Return the drivers that this machine has, by name."""
-    holding, limits = find_bounds(groups, config)
+    """Return the drivers that this machine has, by name; `found` is what holds tasks to limits."""
+    holding, limits = found
     most = config.task_processes
     walled = (holding, inherited, launcher, limits, most)
     raw = walled if config.raw_exec_limits else (groups, inherited, launcher)
     users = permitted.of(config)
-    found: list[Driver] = [
+    made: list[Driver] = [
         RawExec(*raw, users=users, enabled=config.runs_raw_exec),
         Exec(*walled, unfiltered=config.opens_filters, users=users, uids=uids),
     ]
-    found += await podman.find(
+    made += await podman.find(
         config.podman_service, inherited, volumes=config.podman_volumes, processes=most
     )
     if config.dev:
-        found.append(MockDriver())
-    return {driver.name: driver for driver in found}
+        made.append(MockDriver())
+    return {driver.name: driver for driver in made}
 
 
 def find_bounds(groups: Groups, config: Config) -> tuple[Groups, Bounds]:
@@ -121,10 +123,18 @@ def keep_descriptors() -> None:
 
 
 async def register(
-    store: Store, config: Config, drivers: Mapping[str, Driver], fresh_id: str, now: int
+    store: Store,
+    config: Config,
+    drivers: Mapping[str, Driver],
+    fresh_id: str,
+    now: int,
+    attributes: Mapping[str, str] = MappingProxyType({}),
 ) -> Node:
-    """Store this machine as a node, with the id and the history that it has already."""
-    found = fingerprint(config, drivers, now)
+    """Store this machine as a node, with the id and the history that it has already.
+
+    `attributes` are further ones of the node.
+    """
+    found = fingerprint(config, drivers, now, attributes)
     before = store.read(lambda db: next((one for one in nodes.every(db) if not one.engine), None))
     message = "Node re-registered" if before else "Node registered"
     happened = NodeEvent(message=message, subsystem="Cluster", timestamp=rfc3339(now))

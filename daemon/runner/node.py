@@ -17,7 +17,7 @@ from types import MappingProxyType
 import trio
 
 from daemon.clock import Clock
-from daemon.config import DISK_FAIL, DISK_OFF, Config
+from daemon.config import DISK_FAIL, DISK_OFF, OPEN, Config
 from daemon.launcher.client import Launcher
 from daemon.parts import Line
 from daemon.runner import disk, kept_logs, taskdir
@@ -27,13 +27,14 @@ from daemon.runner.drivers.driver import Driver
 from daemon.runner.drivers.group import Groups
 from daemon.runner.drivers.scan import Scanner
 from daemon.runner.env import node_values, passed_on
-from daemon.runner.host import Credentials, Host, Listeners, Variables, nobody
+from daemon.runner.host import Credentials, Host, Listeners, Variables, nobody, unguarded
 from daemon.runner.identities import Signer
 from daemon.runner.inside import converse
 from daemon.runner.logs import TaskLog
 from daemon.runner.machine import (
     drivers_of,
     fetcher_of,
+    find_bounds,
     keep_descriptors,
     raise_limit,
     register,
@@ -124,6 +125,10 @@ class Runner:
             alloc_dir=self._host.alloc_dir,
             at=self._host.clock.now(),
         )
+
+    def egress(self) -> tuple[bool, str]:
+        """Return whether tasks are kept from some addresses as the settings ask, and how or why not."""
+        return self._host.egress()
 
     async def collect(self, alloc_id: str) -> None:
         """Remove the directory of an allocation that has ended.
@@ -361,14 +366,22 @@ async def open_runner(
         environment, config.task_environment, bundled=getattr(sys, "frozen", False)
     )
     groups = groups or cgroup.find(config.groups_of) or Scanner()
-    uids = None
+    uids = guard = None
     if drivers is None:
         uids = open_uids(config.task_uids, config.alloc_dir)
-        drivers = await drivers_of(groups, inherited, launcher, config, uids)
+        bounds = find_bounds(groups, config)
+        places = cgroup.places(groups.parent, bounds[0].parent)
+        if config.task_egress != OPEN or any(map(cgroup.is_guarded, places)):
+            from daemon.runner.egress import guarded  # few ask for it
+
+            guard = guarded(config, places)
+        drivers = await drivers_of(groups, inherited, launcher, config, uids, bounds)
     taskdir.make_root(config.alloc_dir)
     raise_limit()
     keep_descriptors()
-    node = await register(store, config, drivers, next(ids), clock.now())
+    node = await register(
+        store, config, drivers, next(ids), clock.now(), guard.attributes if guard else {}
+    )
     resources = node.node_resources
     reports = Reports(store, clock, ids)
     host = Host(
@@ -400,6 +413,7 @@ async def open_runner(
         listeners=listeners,
         chance=chance or random.SystemRandom().random,
         uids=uids,
+        egress=guard.check if guard else unguarded,
     )
     clusters = None
     if config.pools or any(one.engine for one in store.read(nodes.every)):

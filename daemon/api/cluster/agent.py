@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 import trio
 
 from daemon.api.cluster.logs import HEARTBEAT, Frame, flag
+from daemon.config import GUARDED
 from daemon.runner.pace import BEAT
 from daemon.version import VERSION
 from daemon.web.parameters import duration
@@ -207,7 +208,10 @@ def health(request: Request, db: Snapshot) -> Reply:
     asked = request.query.text("type")
     damage = request.parts.store.damage
     server = Health(ok=not damage, message=damage or "ok")
-    halves = {"client": Health(ok=True, message="ok"), "server": server}
+    holds, reason = request.parts.tasks.egress()
+    is_amiss = request.parts.config.task_egress == GUARDED and not holds
+    message = f'task_egress = "{GUARDED}" does not hold: {reason}' if is_amiss else "ok"
+    halves = {"client": Health(ok=True, message=message), "server": server}
     if asked:
         halves = {name: half for name, half in halves.items() if name == asked}
     # Numbers only: no token is asked for, and keys name jobs.

@@ -38,7 +38,8 @@ async def show(request: Request) -> Reply:
             if found:
                 pid, findings = found
                 processes.append(_process(driver, pid, findings, alloc_id, task))
-    node = [_rule(one) for one in _of_node(parts.config)]
+    guard = Finding("task_egress", *parts.tasks.egress())
+    node = [_rule(one) for one in (*_of_node(parts.config), guard)]
     return Reply(body=ConfinementShown(processes=processes, node=node))
 
 

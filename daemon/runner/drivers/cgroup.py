@@ -29,6 +29,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
 ASIDE = "main"  # the daemon's own group in a delegated unit
 _DELEGATED = ("trusted.delegate", "user.delegate")  # by which systemd marks a group
+GUARDED = "trusted.steward_egress"  # marks a group that has programs of `runner/egress.py`
 _PATIENCE = 10.0  # seconds: a process that the kernel does not let go cannot be waited for for ever
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds between two looks; a group says nothing by itself
 
@@ -130,6 +131,19 @@ class Cgroups:
         except OSError:
             return False
         return True
+
+
+def places(*groups: str) -> list[Path]:
+    """Return where groups of version 2 lie that are named from the root of their tree; no name: none."""
+    mount = mount_point(_MOUNTS.read_text())
+    return [mount / one.lstrip("/") for one in sorted(set(groups)) if one and mount]
+
+
+def is_guarded(place: Path) -> bool:
+    """Return whether a daemon has begun to keep the tasks of a group from some addresses."""
+    with suppress(OSError):
+        return os.getxattr(place, GUARDED) == b"1"
+    return False
 
 
 def find(owner: Path) -> Cgroups | None:

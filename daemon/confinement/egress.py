@@ -1,0 +1,251 @@
+"""Keep tasks from addresses: programs of the kernel, attached to the control group above the tasks.
+
+The kernel runs such a program for each connection, each datagram with an address and each packet of a
+process in the group, whichever user it has. The programs end with the group. No rule of a firewall is
+touched, and none stays behind. The next start of the daemon replaces each program in one step.
+
+Connections are refused at once (`EPERM`). The program for packets covers the rest: raw sockets, and
+protocols without a hook of their own.
+"""
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import NamedTuple
+
+from daemon.confinement import bpf
+
+Network = IPv4Network | IPv6Network
+LINK_LOCAL = tuple(ip_network(one) for one in ("169.254.0.0/16", "fd00:ec2::254/128", "fe80::/10"))
+LOOPBACK = tuple(ip_network(one) for one in ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "::/128"))
+_DNS = 53  # some clouds have their name server among the link-local addresses
+
+# linux/bpf.h
+_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH, _PROG_QUERY = 5, 8, 9, 16
+_CGROUP_SKB, _CGROUP_SOCK_ADDR = 8, 18  # types of programs
+_EGRESS, _CONNECT4, _CONNECT6, _SENDMSG4, _SENDMSG6 = 1, 10, 11, 14, 15  # types of attachments
+_ALLOW_OVERRIDE = 1  # so the next attachment replaces this one
+_LOAD_BYTES = 26  # bpf_skb_load_bytes
+_LICENSE, _NAME = b"GPL", b"steward_egress"
+_LOAD_FORM = struct.Struct("=IIQQIIQII16sII")
+_LONGEST_REASON = 65536
+
+# Operations of the kernel's machine. Comparisons have 32 bits, so no number is negative.
+_LOAD, _LOAD_HALF, _LOAD_BYTE, _SET, _COPY, _ADD = 0x61, 0x69, 0x71, 0xB7, 0xBF, 0x07
+_AND, _SHIFT, _EQUAL, _UNEQUAL, _CALL, _EXIT = 0x54, 0x64, 0x16, 0x56, 0x85, 0x95
+_STACK = 10  # the register that holds the end of the stack
+_HEADER, _PORTS = -64, -8  # places on the stack
+
+# struct bpf_sock_addr and struct __sk_buff
+_ADDRESS4, _ADDRESS6, _PORT, _PROTOCOL = 4, 8, 24, 16
+_IP4, _IP6 = 0x0800, 0x86DD  # linux/if_ether.h
+_HEADERS = {_IP4: (20, 16), _IP6: (40, 24)}  # length, and where the destination lies
+
+
+class Denied(NamedTuple):
+    """Addresses that no task reaches: at one port, or at all but that of name servers."""
+
+    network: Network
+    port: int = 0
+
+
+def programs(denied: Iterable[Denied]) -> Mapping[int, bytes]:
+    """Return a program for each type of attachment."""
+    given = list(denied)
+    four = [one for one in given if isinstance(one.network, IPv4Network)]
+    six = [one for one in given if isinstance(one.network, IPv6Network)]
+    mapped = [Denied(_mapped(one.network), one.port) for one in four]
+    own = b"".join(_of_address(_ADDRESS4, four))
+    other = b"".join(_of_address(_ADDRESS6, [*six, *mapped]))
+    packets = b"".join(_of_packets({_IP4: four, _IP6: six}))
+    return {
+        _EGRESS: packets,
+        _CONNECT4: own,
+        _SENDMSG4: own,
+        _CONNECT6: other,
+        _SENDMSG6: other,
+    }
+
+
+def attach(group: str, denied: Iterable[Denied]) -> None:
+    """Keep all processes of a group, and of those below it, from addresses. Raises `OSError`."""
+    with _Directory(group) as place:
+        for where, program in programs(denied).items():
+            loaded = _load(where, program)
+            try:
+                _bpf(_PROG_ATTACH, struct.pack("=IIII", place, loaded, where, _ALLOW_OVERRIDE))
+            finally:
+                os.close(loaded)
+
+
+def detach(group: str) -> None:
+    """Let a group reach all addresses again. Raises `OSError`."""
+    with _Directory(group) as place:
+        for where in programs(()):
+            try:
+                _bpf(_PROG_DETACH, struct.pack("=IIII", place, 0, where, 0))
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+
+
+def is_attached(group: str) -> bool:
+    """Return whether the kernel has a program of every type for a group."""
+    with suppress(OSError), _Directory(group) as place:
+        return all(_count(place, where) for where in programs(()))
+    return False
+
+
+class _Directory:
+    """A group that is open while the block runs."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._descriptor = path, -1
+
+    def __enter__(self) -> int:
+        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._descriptor
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+# --- programs ---
+
+
+def _of_address(address: int, denied: Iterable[Denied]) -> Iterator[bytes]:
+    """Yield a program for connections: their address lies in what it is given."""
+    yield _do(_LOAD, to=2, by=1, at=_PORT)
+    yield from _decide(1, address, denied)
+
+
+def _of_packets(denied: Mapping[int, list[Denied]]) -> Iterator[bytes]:
+    """Yield the program for packets, which begin with the header of their protocol."""
+    yield _do(_COPY, to=6, by=1)
+    yield _do(_LOAD, to=7, by=6, at=_PROTOCOL)
+    for protocol, some in denied.items():
+        body = b"".join(_of_protocol(protocol, some))
+        yield _do(_UNEQUAL, to=7, at=len(body) // bpf.SIZE, number=_big(protocol))
+        yield body
+    yield from _answer(1)
+
+
+def _of_protocol(protocol: int, denied: Iterable[Denied]) -> Iterator[bytes]:
+    length, destination = _HEADERS[protocol]
+    yield _do(_SET, to=8)
+    yield from _bytes_of_packet(_HEADER, length)
+    yield _do(_EQUAL, to=0, at=2)
+    yield from _answer(1)  # too short for an address
+    if protocol == _IP4:
+        yield _do(_LOAD_BYTE, to=8, by=_STACK, at=_HEADER)
+        yield _do(_AND, to=8, number=0xF)
+        yield _do(_SHIFT, to=8, number=2)
+    else:
+        yield _do(_SET, to=8, number=length)
+    yield from _bytes_of_packet(_PORTS, 4)  # zeros where there are none
+    yield _do(_LOAD_HALF, to=2, by=_STACK, at=_PORTS + 2)
+    yield from _decide(_STACK, _HEADER + destination, denied)
+
+
+def _bytes_of_packet(place: int, count: int) -> Iterator[bytes]:
+    """Yield what copies bytes to the stack, from where register 8 says."""
+    yield _do(_COPY, to=1, by=6)
+    yield _do(_COPY, to=2, by=8)
+    yield _do(_COPY, to=3, by=_STACK)
+    yield _do(_ADD, to=3, number=place)
+    yield _do(_SET, to=4, number=count)
+    yield _do(_CALL, number=_LOAD_BYTES)
+
+
+def _decide(register: int, address: int, denied: Iterable[Denied]) -> Iterator[bytes]:
+    """Yield the answer: the port is in register 2, the address where another register says."""
+    yield _do(_UNEQUAL, to=2, at=2, number=_big(_DNS))
+    yield from _answer(1)
+    for one in denied:
+        tests: list[tuple[bytes, int, int]] = []  # what loads, which register, what it must be
+        words = struct.iter_unpack("=I", one.network.network_address.packed)
+        masks = struct.iter_unpack("=I", one.network.netmask.packed)
+        for index, ((word,), (mask,)) in enumerate(zip(words, masks, strict=True)):
+            if mask:
+                load = _do(_LOAD, to=4, by=register, at=address + 4 * index)
+                tests.append((load + _do(_AND, to=4, number=mask), 4, word))
+        if one.port:
+            tests.append((b"", 2, _big(one.port)))
+        body = b"".join(_answer(0))
+        for load, at, number in reversed(tests):
+            rest = len(body) // bpf.SIZE
+            body = load + _do(_UNEQUAL, to=at, at=rest, number=number) + body
+        yield body
+    yield from _answer(1)
+
+
+def _answer(verdict: int) -> Iterator[bytes]:
+    yield _do(_SET, to=0, number=verdict)
+    yield _do(_EXIT)
+
+
+def _do(operation: int, *, to: int = 0, by: int = 0, at: int = 0, number: int = 0) -> bytes:
+    """Return an instruction of the kernel's machine."""
+    return struct.pack("=BBhI", operation, by << 4 | to, at, number & 0xFFFFFFFF)
+
+
+def _big(number: int) -> int:
+    """Return 16 bits as they read here when they lie in the order of networks."""
+    return int.from_bytes(number.to_bytes(2, "big"), sys.byteorder)
+
+
+def _mapped(network: Network) -> IPv6Network:
+    """Return an IPv4 network as sockets of IPv6 name it."""
+    return IPv6Network(f"::ffff:{network.network_address}/{96 + network.prefixlen}")
+
+
+# --- the kernel ---
+
+
+def _load(where: int, program: bytes) -> int:
+    kind = _CGROUP_SKB if where == _EGRESS else _CGROUP_SOCK_ADDR
+    text = ctypes.create_string_buffer(program, len(program))
+    license_ = ctypes.create_string_buffer(_LICENSE)
+    reason = ctypes.create_string_buffer(_LONGEST_REASON)
+    places = [ctypes.addressof(one) for one in (text, license_, reason)]
+    form = _LOAD_FORM.pack(
+        kind,
+        len(program) // bpf.SIZE,
+        *places[:2],
+        1,
+        len(reason),
+        places[2],
+        0,
+        0,
+        _NAME,
+        0,
+        where,
+    )
+    return _bpf(_PROG_LOAD, form)
+
+
+def _count(place: int, where: int) -> int:
+    """Return how many programs of a type a group has."""
+    form = ctypes.create_string_buffer(struct.pack("=IIIIQII", place, where, 0, 0, 0, 0, 0))
+    with suppress(OSError):
+        _call(_PROG_QUERY, form)
+    return int(struct.unpack_from("=I", form, 24)[0])
+
+
+def _bpf(command: int, form: bytes) -> int:
+    return _call(command, ctypes.create_string_buffer(form, len(form)))
+
+
+def _call(command: int, form: "ctypes.Array[ctypes.c_char]") -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = bpf.numbers(bpf.this_machine())["bpf"]
+    result = int(libc.syscall(number, command, form, len(form)))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result

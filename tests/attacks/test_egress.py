@@ -1,0 +1,128 @@
+"""A task tries to reach the metadata service of the machine, and the daemon, past `task_egress`."""
+
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daemon.config import GUARDED, Config
+from daemon.confinement import egress
+from daemon.runner.drivers import cgroup
+from daemon.runner.egress import Guard, denied, guarded
+from tests.service.daemon import Steward, open_steward
+
+REFUSED = "Operation not permitted"
+# Each line of the output: an address, and what became of a connection to it.
+SCRIPT = """\
+for place in $PLACES; do
+  said=$( (exec 3<>/dev/tcp/$place) 2>&1) && said=connected
+  echo "$place ${said##*: }"
+done
+"""
+
+
+@pytest.fixture
+def guarded_group(tmp_path: Path) -> Path:
+    """Skip where the kernel lets nobody guard a group."""
+    if (groups := cgroup.find(tmp_path)) is None:
+        pytest.skip("no control groups of version 2 for the daemon")
+    (place,) = cgroup.places(groups.parent)
+    trial = guarded(Config(task_egress=GUARDED), [place])
+    trouble = trial.trouble
+    Guard([place]).set_up(())
+    groups.release()
+    if trouble:
+        pytest.skip(trouble)
+    if shutil.which("bash", path="/usr/bin:/bin") is None:
+        pytest.skip("no bash that tasks can see")
+    return place
+
+
+@asynccontextmanager
+async def steward_with(directory: Path, setting: str) -> AsyncIterator[Steward]:
+    file = directory / "steward.toml"
+    file.write_text(f'task_egress = "{setting}"\n')
+    async with open_steward(directory, "--dev", "--config", str(file)) as steward:
+        yield steward
+
+
+def job(job_id: str, driver: str, places: list[str]) -> Any:
+    config = {"command": "/bin/bash", "args": ["-c", SCRIPT]}
+    env = {"PLACES": " ".join(places)}
+    task = {"Name": "main", "Driver": driver, "Config": config, "Env": env}
+    return {"ID": job_id, "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [task]}]}
+
+
+async def tried(steward: Steward, job_id: str, driver: str, places: list[str]) -> dict[str, str]:
+    """Return what became of a task's connections, by their addresses."""
+    (node,) = await steward.get("/v1/nodes")
+    if not node["Drivers"][driver]["Healthy"]:
+        pytest.skip(f"{driver}: {node['Drivers'][driver]['HealthDescription']}")
+    await steward.register(job(job_id, driver, places))
+    (one,) = await steward.allocations(job_id, "complete")
+    lines = (await steward.log_of(one["ID"], "main")).splitlines()
+    return {place: said for place, _, said in (line.partition(" ") for line in lines)}
+
+
+@pytest.mark.parametrize("driver", ["exec", "raw_exec"])
+@pytest.mark.usefixtures("guarded_group")
+async def test_task_reaches_neither_metadata_nor_the_daemon(driver: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        theirs = f"127.0.0.1/{other.getsockname()[1]}"
+        async with steward_with(tmp_path, GUARDED) as steward:
+            port = steward.address.rpartition(":")[2]
+            hosts = ("127.0.0.1", "127.1.2.3", "0.0.0.0", "::1", "::ffff:127.0.0.1")  # noqa: S104
+            closed = [*(f"{host}/{port}" for host in hosts), "169.254.169.254/80"]
+            found = await tried(steward, "first", driver, [*closed, theirs])
+            await steward.restart()
+            again = await tried(steward, "second", driver, [closed[0], theirs])
+            rules = (await steward.get("/v1/operator/confinement"))["Node"]
+    assert found == dict.fromkeys(closed, REFUSED) | {theirs: "connected"}
+    assert again == {closed[0]: REFUSED, theirs: "connected"}
+    assert {one["Rule"]: one["Holds"] for one in rules}["task_egress"] is True
+
+
+def test_an_open_daemon_takes_the_guard_away_again(guarded_group: Path) -> None:
+    guarded_group.mkdir()
+    try:
+        held = guarded(Config(task_egress=GUARDED), [guarded_group])
+        assert held.check()[0]
+        egress.detach(str(guarded_group))
+        assert not held.check()[0]  # it asks the kernel
+        guarded(Config(task_egress=GUARDED), [guarded_group])
+        guarded(Config(), [guarded_group])
+        assert not egress.is_attached(str(guarded_group))
+    finally:
+        guarded_group.rmdir()
+
+
+def test_a_guard_that_cannot_be_says_why(tmp_path: Path) -> None:
+    nowhere = guarded(Config(task_egress=GUARDED), [])
+    assert nowhere.check() == (False, nowhere.trouble)
+    assert "control groups" in nowhere.trouble
+    assert nowhere.attributes == {"task_egress.unenforced": nowhere.trouble}
+    no_group = guarded(Config(task_egress=GUARDED), [tmp_path / "missing" / "group"])
+    assert not no_group.check()[0]
+    assert no_group.trouble
+
+
+async def test_health_tells_of_a_guard_that_does_not_hold(tmp_path: Path) -> None:
+    async with steward_with(tmp_path, GUARDED) as steward:
+        health = await steward.get("/v1/agent/health")
+        rules = (await steward.get("/v1/operator/confinement"))["Node"]
+    (rule,) = [one for one in rules if one["Rule"] == "task_egress"]
+    expected = "ok" if rule["Holds"] else f'task_egress = "guarded" does not hold: {rule["Reason"]}'
+    assert health["client"] == {"ok": True, "message": expected}
+
+
+@pytest.mark.parametrize(
+    ("bind", "others"), [("127.0.0.1", 0), ("localhost", 0), ("192.0.2.9", 1), ("::1", 0)]
+)
+def test_the_daemons_own_addresses_are_on_the_list(bind: str, others: int) -> None:
+    found = [one for one in denied(Config(bind=bind, port=4646)) if one.port]
+    assert {one.port for one in found} == {4646}
+    assert len(found) == len(egress.LOOPBACK) + others
