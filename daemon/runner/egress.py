@@ -17,6 +17,7 @@ from daemon.runner.host import unguarded
 
 _NO_GROUPS = "the daemon may make no control groups of version 2 for tasks"
 _NOT_ROOT = "only root may guard the connections of tasks"
+_REFUSED = "the kernel lets this daemon attach no BPF programs, as in many containers"
 
 _log = logging.getLogger("steward.runner")
 
@@ -106,7 +107,7 @@ def _is_address(text: str) -> bool:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, PermissionError):
-        return _NOT_ROOT
+        return _REFUSED if os.geteuid() == 0 else _NOT_ROOT
     if isinstance(error, OSError) and error.errno in (errno.EINVAL, errno.ENOSYS):
         return "this kernel has no BPF programs for control groups"
     return str(error)

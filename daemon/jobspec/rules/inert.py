@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from daemon.jobspec.gotext import quote
+from storage.records.driver import is_listed
 from storage.records.group import TaskGroup
 from storage.records.job import Job
 from storage.records.task import Service, Task
@@ -45,6 +46,7 @@ def inert(job: Job) -> Iterator[str]:
     for group in job.task_groups or ():
         place = f"group {quote(group.name)}"
         yield from _of(group, place)
+        yield from _networks(group)
         for service in group.services or ():
             yield from _of(service, f"service {quote(service.name)} in {place}")
         for task in group.tasks or ():
@@ -52,6 +54,18 @@ def inert(job: Job) -> Iterator[str]:
             yield from _of(task, where)
             for service in task.services or ():
                 yield from _of(service, f"service {quote(service.name)} of {where}")
+
+
+def _networks(group: TaskGroup) -> Iterator[str]:
+    """Yield a warning for each task that would have the node's network where the group wants none."""
+    if not any(network.mode == "none" for network in group.networks or ()):
+        return
+    for task in group.tasks or ():
+        if is_listed(task.driver, ["raw_exec"]):
+            yield (
+                f"task {quote(task.name)} in group {quote(group.name)}: raw_exec gives it the node's "
+                'network although the mode is "none"; use exec'
+            )
 
 
 def _of(record: Job | TaskGroup | Task | Service, place: str) -> Iterator[str]:

@@ -36,6 +36,9 @@ class Clock:
 class Tasks:
     node_id = "node"
 
+    def egress(self) -> tuple[bool, str]:
+        return False, "open"
+
 
 def parts_of(store: Store, config: Config = DEFAULTS, *, asks: bool = True) -> Parts:
     """Return the parts of a daemon; `asks` says whether it asks for tokens."""

@@ -12,7 +12,7 @@ from daemon.jobspec.rules.inert import INERT, inert
 from daemon.jobspec.validate import validate
 from storage.records.group import Disconnect, TaskGroup
 from storage.records.job import Job, Multiregion, SubmittedJob
-from storage.records.task import Consul, CSIPluginConfig, Service, Task
+from storage.records.task import Consul, CSIPluginConfig, Network, Service, Task
 from tests.samples import group, job, task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "fields.md").read_text()
@@ -114,3 +114,13 @@ def test_every_field_without_effect_is_tried() -> None:
 
 def test_a_job_that_says_nothing_of_the_kind_brings_no_warning() -> None:
     assert list(inert(job())) == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "mode", "count"),
+    [("raw_exec", "none", 1), ("exec", "none", 0), ("raw_exec", "host", 0), ("raw_exec", "", 0)],
+)
+def test_raw_exec_without_a_network_is_warned_of(driver: str, mode: str, count: int) -> None:
+    one = group("g", task(driver=driver), networks=[Network(mode=mode)])
+    found = [text for text in inert(job("web", one)) if "use exec" in text]
+    assert len(found) == count
