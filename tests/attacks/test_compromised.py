@@ -17,7 +17,17 @@ import pytest
 
 from daemon.launcher import messages
 from daemon.launcher.channel import sealed
-from daemon.launcher.messages import VERSION, Hello, LayOut, Layout, Room, Start, Started
+from daemon.launcher.messages import (
+    VERSION,
+    Finish,
+    Hello,
+    LayOut,
+    Layout,
+    Room,
+    Signal,
+    Start,
+    Started,
+)
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, greeted, payload, place, talk
 from tests.parts.runner.conftest import needs_root
 
@@ -31,6 +41,18 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
         lambda _: Start(allocation=ALLOCATION, task="main", attempt=0, group="-", is_logged=True),
         lambda: (payload("/bin/echo", "ran"),),
     ),
+    Signal: (
+        lambda _: Signal(
+            allocation=ALLOCATION,
+            task="main",
+            attempt=0,
+            signal="SIGKILL",
+            is_walled=False,
+            to_shim=False,
+        ),
+        lambda: (),
+    ),
+    Finish: (lambda _: Finish(allocation=ALLOCATION, task="main", attempt=0), lambda: ()),
     LayOut: (
         lambda _: LayOut(allocation=ALLOCATION, previous=None),
         lambda: (sealed(msgspec.msgpack.encode(LAYOUT)),),
