@@ -23,10 +23,14 @@ from daemon.launcher.messages import (
     Hello,
     LayOut,
     Layout,
+    Note,
+    Read,
+    Recall,
     Room,
     Signal,
     Start,
     Started,
+    Write,
 )
 from tests.parts.launcher.conftest import ALLOCATION, Place, Talk, greeted, payload, place, talk
 from tests.parts.runner.conftest import needs_root
@@ -53,6 +57,26 @@ SAMPLES: dict[type, tuple[Callable[[Path], Any], Callable[[], tuple[int, ...]]]]
         lambda: (),
     ),
     Finish: (lambda _: Finish(allocation=ALLOCATION, task="main", attempt=0), lambda: ()),
+    Write: (
+        lambda _: Write(
+            allocation=ALLOCATION,
+            task="main",
+            path="main/local/f",
+            mode=0o644,
+            is_new=False,
+            owner=None,
+        ),
+        lambda: (sealed(b"text"),),
+    ),
+    Read: (
+        lambda _: Read(allocation=ALLOCATION, task="main", path="main/local/f", most=9),
+        lambda: (),
+    ),
+    Note: (
+        lambda _: Note(allocation=ALLOCATION, task="main", kind="token", text="x"),
+        lambda: (),
+    ),
+    Recall: (lambda _: Recall(allocation=ALLOCATION, task="main", kind="token"), lambda: ()),
     LayOut: (
         lambda _: LayOut(allocation=ALLOCATION, previous=None),
         lambda: (sealed(msgspec.msgpack.encode(LAYOUT)),),
