@@ -92,6 +92,7 @@ class Launcher:
         self._channel.setblocking(False)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Reply)
+        self._check = msgspec.msgpack.Decoder(Question).decode
         self._numbers = itertools.cycle(range(2**32))
         self._waiting: dict[int, _Waiter] = {}
         self._free = trio.Semaphore(MOST_OPEN, max_value=MOST_OPEN)
@@ -202,7 +203,10 @@ class Launcher:
     async def _ask(
         self, request: Request, descriptors: Sequence[int] = (), spare: int | None = None
     ) -> tuple[Answer, list[int]]:
-        """Return the answer to a request, with its descriptors. Raises `OSError`."""
+        """Return the answer to a request, with its descriptors.
+
+        Raises `OSError`, and `ValueError` for a request that the protocol does not know.
+        """
         waiter = _Waiter(spare)
         try:
             await self._send(request, descriptors, waiter)
@@ -223,6 +227,7 @@ class Launcher:
                 number = next(self._numbers)
                 question = Question(number=number, descriptors=len(descriptors), body=request)
                 data = self._encoder.encode(question)
+                self._check(data)  # a message of another form would end the launcher
                 while not self._is_sent(data, descriptors):
                     await trio.lowlevel.wait_writable(self._channel)
                 self._waiting[number] = waiter

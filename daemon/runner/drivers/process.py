@@ -111,7 +111,7 @@ class Process:
             return await self._launcher.finish(
                 Finish(allocation=one.alloc_id, task=one.task, attempt=one.number)
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # such as a directory that is on its way out
             _log.warning("%s: %s", self._path, error)
             return Ended(claim=b"", at=0, status=-1)
 
@@ -136,7 +136,7 @@ class Process:
         )
         try:
             await self._launcher.signal(request)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             _log.warning("%s: %s cannot be sent: %s", self._path, number.name, error)
 
     def _main(self) -> list[int]:

@@ -13,7 +13,16 @@ import trio
 
 from daemon.launcher.channel import pair, receive, send
 from daemon.launcher.client import Launcher, LauncherGone, open_launcher
-from daemon.launcher.messages import MOST_OPEN, Failed, Question, Reply, Start, Started, Welcome
+from daemon.launcher.messages import (
+    MOST_OPEN,
+    Failed,
+    Finish,
+    Question,
+    Reply,
+    Start,
+    Started,
+    Welcome,
+)
 from tests import launchers
 from tests.parts.launcher.conftest import ALLOCATION, Place
 
@@ -189,6 +198,18 @@ async def test_end_of_the_launcher_is_contained_by_nobody(tmp_path: Path) -> Non
                 await fake.question()
                 fake.channel.close()
     assert contained == []
+
+
+@pytest.mark.parametrize("allocation", [f"{ALLOCATION}.removed", "..", ""])
+async def test_request_of_another_form_is_refused_and_ends_nobody(
+    tmp_path: Path, place: Place, allocation: str
+) -> None:
+    async with open_launcher(launchers.begin(), tmp_path) as launcher:
+        for _ in range(MOST_OPEN + 1):  # none is left open
+            with pytest.raises(ValueError, match="Expected"):
+                await launcher.finish(Finish(allocation=allocation, task="main", attempt=0))
+        _, watched = await begun(launcher)
+        os.close(watched)
 
 
 async def test_error_of_the_machine_has_its_number(tmp_path: Path) -> None:

@@ -295,6 +295,17 @@ async def test_an_end_is_known_though_its_claim_was_removed(
     assert ("Terminated", told) in world.told(alloc_id)
 
 
+async def test_a_directory_on_its_way_out_ends_nobody(data_dir: Path) -> None:
+    """As a daemon leaves it that was killed while it removed what a purged job had."""
+    left = data_dir / f"alloc/{uuid4()}.removed"
+    left.mkdir(parents=True)
+    (left / ".claim.main.0").write_text("group -\nshim 1\nexit 0\n")
+    async with reopened(data_dir) as world:
+        while left.exists():  # noqa: ASYNC110  # nobody tells
+            await trio.sleep(0.005)
+        assert await world.until_done(await world.place(batch(script("exit 0"))))
+
+
 async def test_a_job_that_was_purged_without_the_daemon_leaves_nothing(
     data_dir: Path, pipe: Pipe
 ) -> None:
