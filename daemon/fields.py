@@ -6,7 +6,7 @@ that server's texts, because scripts match them.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -14,7 +14,7 @@ import msgspec
 
 from daemon.jobspec.gotext import quote
 from storage.errors import Malformed
-from storage.records.codec import has_more_values
+from storage.records.codec import has_more_values, says_nothing
 from storage.records.numbers import whole
 
 T = TypeVar("T")
@@ -24,6 +24,8 @@ MAX_DEPTH = 500  # of nested JSON; nothing here has more than three levels
 MAX_FIELDS = 1000  # of a form
 MAX_FORM = 256 * 1024  # bytes of a form: all is decoded on the event loop
 MAX_VALUES = 20_000  # of a body of JSON; the largest, a lookup, has some hundred
+_MOST_NAMED = 20  # unknown fields in one warning
+_LONGEST_NAME = 100  # characters of one
 
 _FORM = "application/x-www-form-urlencoded"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -44,6 +46,15 @@ _LONGEST = 2**63 // 10**9 + 1  # seconds: what nanoseconds of 64 bits can hold n
 _INT64 = range(-(2**63), 2**63)
 
 
+def _paths(values: Values, inner: Collection[str]) -> Iterator[tuple[str, object]]:
+    """Yield the fields with their values, and those inside of some in their place."""
+    for name, value in values.items():
+        if name in inner and isinstance(value, dict):
+            yield from ((f"{name}.{one}", item) for one, item in value.items())
+        elif name not in inner:
+            yield name, value
+
+
 class _Unconvertible(Exception):
     """Says why a value cannot be converted."""
 
@@ -62,9 +73,26 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def unknown(self, known: Iterable[str]) -> list[str]:
-        """Return the names, in order, that are none of these."""
-        return sorted(self._values.keys() - set(known))
+    def unknown(self, known: Collection[str]) -> list[str]:
+        """Return the names, in order, that are none of these and say something.
+
+        `a.b` is the field b of the object a.
+        """
+        inner = {name.partition(".")[0] for name in known if "." in name}
+        return sorted(
+            name[:_LONGEST_NAME]
+            for name, value in _paths(self._values, inner)
+            if name not in known and not says_nothing(value)
+        )[:_MOST_NAMED]
+
+    def said(self, names: Collection[str]) -> list[str]:
+        """Return those of these names, in order, that say something."""
+        inner = {name.partition(".")[0] for name in names if "." in name}
+        return sorted(
+            name
+            for name, value in _paths(self._values, inner)
+            if name in names and not says_nothing(value)
+        )
 
     def text(self, name: str, default: str = "") -> str:
         """Return a text. Raises `Malformed`."""

@@ -1,14 +1,16 @@
 """Making children of a job: by a dispatch, by the clock, or by hand."""
 
 import base64
+from functools import partial
 
 import msgspec
 
 from daemon.api.cluster.operator import check_accepts
 from daemon.jobs.dispatch import JobDispatchRequest, dispatch_job, read_request
-from daemon.jobs.periodic import clocked, launches
+from daemon.jobs.periodic import clocked, launches, zone_of
 from daemon.jobs.periodic import force as force_launch
 from daemon.jobs.periodic import pause as pause_clock
+from daemon.jobspec import cron
 from daemon.jobspec.budgets import Budgets
 from daemon.web import reply
 from daemon.web.reply import Reply
@@ -107,20 +109,23 @@ def clock(request: Request, db: Snapshot) -> Reply:
         job_id=job.id,
         namespace=job.namespace,
         paused=due is not None and due.paused,
-        next_launches=[rfc3339(at) for at in launches(job, request.parts.clock.now())],
+        next_launches=[
+            rfc3339(at, zone_of(job)) for at in launches(job, request.parts.clock.now())
+        ],
     )
     return reply.read(found, max(job.modify_index, db.table_index("periodic_slots")))
 
 
 def coming(request: Request, db: Snapshot) -> Reply:
     """List when periodic jobs launch their next children, the next one first; `per_page` of them."""
+    zones = partial(periodic.time_zone, db)
     found = [one for one in periodic.coming(db, request.namespace) if request.sees(one.namespace)]
     shown = [
         Launch(
             job_id=one.job_id,
             namespace=one.namespace,
             paused=one.paused,
-            next_launch=rfc3339(one.next_slot or 0),
+            next_launch=rfc3339(one.next_slot or 0, cron.zone(zones(one))),
         )
         for one in found[: request.query.natural("per_page")]
     ]

@@ -2,7 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from daemon.identity.request import FIELDS
+import msgspec
+
+from daemon.identity.request import FIELDS as LOGIN
 from daemon.web.late import LateModule
 from daemon.web.request import Endpoint
 
@@ -48,7 +50,7 @@ PUBLIC = (
 )
 
 # What is not in this table does not exist. Of two paths that fit, the first one counts.
-ENDPOINTS: tuple[Endpoint, ...] = (
+_TABLE: tuple[Endpoint, ...] = (
     Endpoint("/v1/sys/health", read=system.health, is_open=True, is_bare=True),
     Endpoint("/v1/sys/seal-status", read=system.seal_status, is_open=True, is_bare=True),
     Endpoint("/v1/sys/init", read=system.initialized, is_open=True, is_bare=True),
@@ -145,7 +147,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         delete=cloud.remove_role,
         exists=cloud.role_exists,
     ),
-    Endpoint("/v1/auth/{mount}/login", write=cloud.login, is_open=True, knows=FIELDS, hot=True),
+    Endpoint("/v1/auth/{mount}/login", write=cloud.login, is_open=True, hot=True),
     Endpoint("/v1/auth/{mount}/explain", write=cloud.explain),
     Endpoint("/v1/auth/{mount}/rotate-root", write=cloud.rotate_secret),
     Endpoint("/v1/auth/{mount}/rotation", read=cloud.read_rotation),
@@ -207,4 +209,138 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("/v1/identity/oidc/.well-known/keys", read=oidc.keys, is_open=True, is_bare=True),
     *PUBLIC,
+)
+
+# ---- the fields that writes know --------------------------------------------------------------
+
+# Answers name the fields that are not here, so that nobody believes in what has no effect. A dot
+# stands before a field inside of another.
+TOKEN = ("token",)
+ACCESSOR = ("accessor",)
+INCREMENT = ("increment",)
+LEASE = ("lease_id",)
+NOTHING: tuple[str, ...] = ()
+
+_MOUNT_CONFIG = (
+    *("default_lease_ttl", "max_lease_ttl", "listing_visibility", "token_type"),
+    *("audit_non_hmac_request_keys", "audit_non_hmac_response_keys"),
+    *("passthrough_request_headers", "allowed_response_headers", "identity_token_key"),
+)
+_KEPT_CONFIG = _MOUNT_CONFIG[4:]
+MOUNT = (
+    *("type", "description", "local", "seal_wrap", "external_entropy_access", "options"),
+    *("plugin_version", *(f"config.{name}" for name in _MOUNT_CONFIG)),
+)
+KEPT_OF_MOUNT = (
+    *("local", "seal_wrap", "external_entropy_access", "options"),
+    *(f"config.{name}" for name in _KEPT_CONFIG),
+)
+TUNE = ("description", "options", "plugin_version", *_MOUNT_CONFIG)
+KEPT_OF_TUNE = ("options", *_KEPT_CONFIG)
+
+METHOD = (
+    *("tenant_id", "resource", "environment", "client_id", "client_secret"),
+    *("root_password_ttl", "max_retries", "retry_delay", "max_retry_delay"),
+    *("identity_token_audience", "identity_token_ttl", "rotation_policy", "rotation_schedule"),
+    *("rotation_window", "rotation_period", "disable_automated_rotation", "token_file"),
+    *("clock_leeway", "look_up_groups", "remove_foreign_passwords"),
+)
+KEPT_OF_METHOD = ("rotation_policy",)
+
+ROLE = (
+    *("bound_service_principal_ids", "bound_group_ids", "bound_subscription_ids"),
+    *("bound_resource_groups", "bound_locations", "bound_scale_sets", "alias_metadata"),
+    *("token_policies", "token_ttl", "token_max_ttl", "token_period", "token_explicit_max_ttl"),
+    *("token_num_uses", "token_no_default_policy", "token_bound_cidrs", "token_type"),
+    *("policies", "ttl", "max_ttl", "period", "num_uses"),
+)
+
+NEW_TOKEN = (
+    *("id", "policies", "meta", "no_parent", "no_default_policy", "renewable", "ttl", "lease"),
+    *("type", "explicit_max_ttl", "display_name", "num_uses", "period"),
+)
+TOKEN_ROLE = (
+    *("allowed_policies", "allowed_policies_glob", "disallowed_policies"),
+    *("disallowed_policies_glob", "allowed_entity_aliases", "orphan", "renewable"),
+    *("path_suffix", "token_bound_cidrs", "explicit_max_ttl", "token_explicit_max_ttl"),
+    *("token_no_default_policy", "token_num_uses", "period", "token_period", "token_type"),
+)
+KEPT_OF_TOKEN_ROLE = ("allowed_entity_aliases",)
+
+ENTITY = ("id", "name", "policies", "metadata", "disabled")
+ENTITY_ALIAS = ("id", "name", "mount_accessor", "canonical_id", "custom_metadata")
+GROUP = ("id", "name", "type", "policies", "metadata", "member_entity_ids", "member_group_ids")
+GROUP_ALIAS = ("id", "name", "mount_accessor", "canonical_id")
+LOOK_UP_ENTITY = ("id", "name", "alias_name", "alias_mount_accessor")
+LOOK_UP_GROUP = (*LOOK_UP_ENTITY, "alias_id")
+
+POLICY = ("name", "policy", "rules")
+PATHS = ("paths", "path")
+
+# By the path of the endpoint; a write that is not here takes whatever it is given (`sys/wrapping/wrap`).
+KNOWN: dict[str, tuple[str, ...]] = {
+    "/v1/sys/capabilities": (*PATHS, *TOKEN),
+    "/v1/sys/capabilities-self": (*PATHS, *TOKEN),
+    "/v1/sys/capabilities-accessor": (*PATHS, *ACCESSOR),
+    "/v1/sys/policies/acl/{policy}": POLICY,
+    "/v1/sys/policy/{policy}": POLICY,
+    "/v1/sys/wrapping/lookup": TOKEN,
+    "/v1/sys/wrapping/unwrap": TOKEN,
+    "/v1/sys/wrapping/rewrap": TOKEN,
+    "/v1/auth/token/create": NEW_TOKEN,
+    "/v1/auth/token/create-orphan": NEW_TOKEN,
+    "/v1/auth/token/create/{role}": NEW_TOKEN,
+    "/v1/auth/token/lookup": TOKEN,
+    "/v1/auth/token/lookup-self": TOKEN,
+    "/v1/auth/token/lookup-accessor": ACCESSOR,
+    "/v1/auth/token/renew": (*TOKEN, *INCREMENT),
+    "/v1/auth/token/renew-self": (*TOKEN, *INCREMENT),
+    "/v1/auth/token/renew-accessor": (*ACCESSOR, *INCREMENT),
+    "/v1/auth/token/revoke": TOKEN,
+    "/v1/auth/token/revoke-self": NOTHING,
+    "/v1/auth/token/revoke-accessor": ACCESSOR,
+    "/v1/auth/token/revoke-orphan": TOKEN,
+    "/v1/auth/token/tidy": NOTHING,
+    "/v1/auth/token/roles/{role}": TOKEN_ROLE,
+    "/v1/sys/auth/{path}": MOUNT,
+    "/v1/sys/auth/{path}/tune": TUNE,
+    "/v1/sys/mounts/auth/{path}/tune": TUNE,
+    "/v1/sys/leases/lookup": LEASE,
+    "/v1/sys/leases/renew": (*LEASE, *INCREMENT),
+    "/v1/sys/leases/revoke": (*LEASE, "sync"),
+    "/v1/sys/leases/revoke-prefix/{prefix}": ("sync",),
+    "/v1/sys/leases/revoke-force/{prefix}": NOTHING,
+    "/v1/sys/leases/tidy": NOTHING,
+    "/v1/sys/remount": ("from", "to"),
+    "/v1/auth/{mount}/config": METHOD,
+    "/v1/auth/{mount}/role/{name}": ROLE,
+    "/v1/auth/{mount}/login": LOGIN,
+    "/v1/auth/{mount}/explain": LOGIN,
+    "/v1/auth/{mount}/rotate-root": NOTHING,
+    "/v1/identity/entity": ENTITY,
+    "/v1/identity/entity/id/{entity}": ENTITY,
+    "/v1/identity/entity/name/{entity}": ENTITY,
+    "/v1/identity/entity-alias": ENTITY_ALIAS,
+    "/v1/identity/entity-alias/id/{alias}": ENTITY_ALIAS,
+    "/v1/identity/group": GROUP,
+    "/v1/identity/group/id/{group}": GROUP,
+    "/v1/identity/group/name/{group}": GROUP,
+    "/v1/identity/group-alias": GROUP_ALIAS,
+    "/v1/identity/group-alias/id/{alias}": GROUP_ALIAS,
+    "/v1/identity/lookup/entity": LOOK_UP_ENTITY,
+    "/v1/identity/lookup/group": LOOK_UP_GROUP,
+    "/v1/identity/oidc/config": ("issuer",),
+}
+# These are stored and shown, and nothing acts on them.
+KEPT: dict[str, tuple[str, ...]] = {
+    "/v1/auth/token/roles/{role}": KEPT_OF_TOKEN_ROLE,
+    "/v1/sys/auth/{path}": KEPT_OF_MOUNT,
+    "/v1/sys/auth/{path}/tune": KEPT_OF_TUNE,
+    "/v1/sys/mounts/auth/{path}/tune": KEPT_OF_TUNE,
+    "/v1/auth/{mount}/config": KEPT_OF_METHOD,
+}
+
+ENDPOINTS: tuple[Endpoint, ...] = tuple(
+    msgspec.structs.replace(one, knows=KNOWN.get(one.path, one.knows), keeps=KEPT.get(one.path, ()))
+    for one in _TABLE
 )

@@ -8,7 +8,7 @@ from daemon.api.cluster.operator import check_accepts
 from daemon.api.paging import Listing, show, wish_of
 from daemon.evals.configuration import configuration
 from daemon.jobs.evaluate import until_looked_at
-from daemon.jobs.periodic import launches
+from daemon.jobs.periodic import launches, zone_of
 from daemon.jobs.register import (
     MAY_OPEN,
     PRIORITIES,
@@ -195,7 +195,7 @@ def shown_launches(request: Request, job: Job) -> list[str] | UnsetType:
     """Return when a job would launch its next ten children, if the request asks for that."""
     if not request.query.flag("launches"):
         return UNSET
-    return [rfc3339(at) for at in launches(job, request.parts.clock.now())]
+    return [rfc3339(at, zone_of(job)) for at in launches(job, request.parts.clock.now())]
 
 
 def secret_in(job: Document | None) -> str:

@@ -6,6 +6,7 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api.jobs import check_right, secret_in, shown_launches, surroundings
 from daemon.evals.dry_run import dry_run, in_use, static_ports
+from daemon.jobs.periodic import zone_of
 from daemon.jobs.preserve import preserve
 from daemon.jobs.register import check_place, complete
 from daemon.listening import on
@@ -88,7 +89,7 @@ async def plan(request: Request) -> Reply:
             job_modify_index=outlook.index,
             created_evals=outlook.evaluations or None,
             diff=outlook.diff if body.diff else None,
-            next_periodic_launch=None if launch is None else rfc3339(launch),
+            next_periodic_launch=None if launch is None else rfc3339(launch, zone_of(job)),
             next_periodic_launches=shown_launches(request, job),
             warnings=findings.with_warnings(*remarks).warnings,
             limits=_limits(db, job) if request.query.flag("limits") else UNSET,

@@ -175,7 +175,7 @@ ROUTES: tuple[Route, ...] = (
         long=True,
         methods=frozenset({"GET", "POST"}),
     ),
-    Read("/v1/jobs/launches", dispatch.coming, LIST, ("periodic",)),
+    Read("/v1/jobs/launches", dispatch.coming, LIST, ("periodic",), long=True),
     Read("/v1/job/{job_id}", jobs.read, READ, _JOB, tables=("jobs",)),
     Write("POST", "/v1/job/{job_id}", jobs.update, SUBMIT),
     Write("DELETE", "/v1/job/{job_id}", jobs.stop, STOP),

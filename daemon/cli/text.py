@@ -27,7 +27,10 @@ def moment_of(text: str | None) -> str:
     """Return a point in time that the wire gives as text, to the second."""
     if not text or text.startswith("0001-"):
         return "N/A"
-    return moment(nanoseconds(text))
+    if text.endswith("Z"):
+        return moment(nanoseconds(text))
+    whole, _, rest = text.partition(".")  # in another time zone, which stays
+    return whole + rest.lstrip("0123456789")
 
 
 def span(length: int) -> str:

@@ -12,6 +12,7 @@ none, or for all of them (docs/extensions.md).
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from datetime import tzinfo
 from functools import partial
 from hashlib import blake2b
 from heapq import heapify, heappop, heapreplace
@@ -75,6 +76,11 @@ def launches(job: Job, after: int) -> list[int]:
         return []
     late = offset(job)
     return [slot + late for slot in islice(each_slot(job.periodic, after - late), _SHOWN)]
+
+
+def zone_of(job: Job) -> tzinfo:
+    """Return the time zone in which people read when a job launches children."""
+    return cron.zone(job.periodic.time_zone if job.periodic else "")
 
 
 def each_slot(block: Periodic, after: int) -> Iterator[int]:

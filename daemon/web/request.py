@@ -187,8 +187,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     In the path, `{mount}` is the path of any mount of a method, `{name}` a simple name, and any
     other parameter takes all up to the rest. `exists` tells an update from a creation: policies
     make a difference. `is_open`: needs no token. `is_bare`: answers without an envelope and is
-    no part of what can be asked for help. Fields that are not in `knows` are warned about.
-    `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
+    no part of what can be asked for help. Fields that are not in `knows` are warned about, and so
+    are those in `keeps`, on which nothing acts; `a.b` is the field b of the object a. `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
     """
 
     path: str
@@ -201,6 +201,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_bare: bool = False
     sudo: bool = False
     knows: tuple[str, ...] | None = None
+    keeps: tuple[str, ...] = ()
     hot: bool = False
 
     def handler(self, operation: Operation) -> CallHandler | None:

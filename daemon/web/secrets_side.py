@@ -127,7 +127,7 @@ class SecretsSide:
             return envelope.of_error(error, is_login=is_login)
         if isinstance(answer, Reply):
             return answer
-        return await _enveloped(call, _with_warning(answer, endpoint, call.fields))
+        return await _enveloped(call, _with_warnings(answer, endpoint, call))
 
     def _find(self, db: Snapshot, path: str) -> Found | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.is_there(db, one))
@@ -249,11 +249,16 @@ def _not_offered(endpoint: Endpoint, operation: Operation) -> Reply:
     return envelope.listed(405, "unsupported operation")
 
 
-def _with_warning(answer: Answer, endpoint: Endpoint, fields: Fields) -> Answer:
-    if endpoint.knows is None or not (unknown := fields.unknown(endpoint.knows)):
+def _with_warnings(answer: Answer, endpoint: Endpoint, call: Call) -> Answer:
+    """Return an answer that names the fields that are passed over, and those without effect."""
+    if endpoint.knows is None or (endpoint.write and call.operation is not Operation.WRITE):
         return answer
-    warning = f"Endpoint ignored these unrecognized parameters: {words(unknown)}"
-    return msgspec.structs.replace(answer, warnings=[*answer.warnings, warning])
+    warnings = list(answer.warnings)
+    if unknown := call.fields.unknown(endpoint.knows):
+        warnings.append(f"Endpoint ignored these unrecognized parameters: {words(unknown)}")
+    if kept := call.fields.said(endpoint.keeps):
+        warnings.append(f"Endpoint keeps these parameters, which have no effect: {words(kept)}")
+    return msgspec.structs.replace(answer, warnings=warnings)
 
 
 def _is_mount(call: Call, found: Found) -> bool:

@@ -62,6 +62,13 @@ _COMING = """
      WHERE (namespace = :namespace OR :namespace = '*') AND next_slot < :never
   ORDER BY next_slot, namespace, job_id
 """
+_ZONE = """
+    SELECT v.document ->> '$.Periodic.TimeZone' AS zone
+      FROM jobs j
+      JOIN job_versions v
+        ON v.namespace = j.namespace AND v.job_id = j.id AND v.version = j.version
+     WHERE j.namespace = :namespace AND j.id = :job_id
+"""
 _OF_JOB = "SELECT * FROM periodic_jobs WHERE namespace = :namespace AND job_id = :job_id"
 _ADVANCE = """
     UPDATE periodic_jobs
@@ -135,6 +142,12 @@ def of_job(db: Snapshot, namespace: str, job_id: str) -> Due | None:
     """Return how far the clock has been followed for a job; None when it is not."""
     row = db.one(_OF_JOB, {"namespace": namespace, "job_id": job_id})
     return _due(row) if row else None
+
+
+def time_zone(db: Snapshot, due: Due) -> str:
+    """Return the name of the time zone of a job's clock."""
+    row = db.one(_ZONE, {"namespace": due.namespace, "job_id": due.job_id})
+    return str(row["zone"] or "") if row else ""
 
 
 def set_paused(tx: Transaction, namespace: str, job_id: str, *, paused: bool) -> None:

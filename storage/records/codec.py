@@ -85,19 +85,20 @@ def decode(record: type[T], body: bytes, unknown: list[str] | None = None) -> T:
 def _note_unknown(key: str, value: object, path: str) -> None:
     """Note a field that is passed over, unless it says nothing, as those of clients often do."""
     unknown = _unknown.get()
-    if unknown is None or key in SERVERS_OWN or _says_nothing(value):
+    if unknown is None or key in SERVERS_OWN or says_nothing(value):
         return
     name = f"{path}.{key}"[:_LONGEST_NAME] if path else key[:_LONGEST_NAME]
     if name not in unknown and len(unknown) < _MOST_UNKNOWN:
         unknown.append(name)
 
 
-def _says_nothing(value: object) -> bool:
+def says_nothing(value: object) -> bool:
+    """Tell whether a value is null, empty or zero, as many clients send for what they know."""
     match value:
         case dict():
-            return all(_says_nothing(one) for one in value.values())
+            return all(says_nothing(one) for one in value.values())
         case list():
-            return all(_says_nothing(one) for one in value)
+            return all(says_nothing(one) for one in value)
         case _:
             return not value
 

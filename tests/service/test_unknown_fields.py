@@ -1,6 +1,7 @@
 """Fields of requests that no record has: the answer names them."""
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -50,3 +51,46 @@ async def test_header_names_unknown_fields_where_an_answer_has_no_warnings(
     assert answer.status_code == 200, answer.text
     assert answer.headers["X-Steward-Warning"] == 'unknown field "Stray  X: y" is ignored'
     assert "X-Steward-Warning" not in (await steward.request("POST", path, body)).headers
+
+
+ROLE = {"bound_locations": ["westeurope"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/sys/auth/cloud", {"type": "azure", "description": "d"}),
+        ("/v1/sys/auth/azure/tune", {"default_lease_ttl": "1h"}),
+        ("/v1/sys/mounts/auth/azure/tune", {"max_lease_ttl": "2h"}),
+        ("/v1/auth/azure/config", {"tenant_id": str(UUID(int=1)), "resource": "r"}),
+        ("/v1/auth/azure/role/web", ROLE),
+        ("/v1/auth/token/create", {"ttl": "1h"}),
+        ("/v1/auth/token/roles/r", {"orphan": True}),
+        ("/v1/identity/entity", {"name": "e"}),
+        ("/v1/identity/entity/name/e", {"metadata": {"a": "b"}}),
+        ("/v1/identity/group", {"name": "g"}),
+        ("/v1/sys/policies/acl/p", {"policy": ""}),
+    ],
+)
+async def test_secrets_side_warns_of_fields_that_it_does_not_know(
+    steward: Steward, path: str, body: dict[str, Any]
+) -> None:
+    await steward.request("POST", "/v1/sys/auth/azure", {"type": "azure"})
+    said = {**body, "stray": 1, "nothing": {"a": [None, ""]}}
+    if path.endswith("/p"):
+        said["policy"] = 'path "a" { capabilities = ["read"] }'
+    answer = await steward.request("POST", path, said)
+    assert answer.status_code == 200, answer.text
+    warning = "Endpoint ignored these unrecognized parameters: [stray]"
+    assert warning in answer.json()["warnings"]
+
+
+async def test_mount_warns_of_what_it_keeps_without_effect(steward: Steward) -> None:
+    config = {"passthrough_request_headers": ["X-A"], "odd": 1, "token_type": "default-service"}
+    body = {"type": "azure", "local": True, "seal_wrap": False, "options": {}, "config": config}
+    answer = await steward.request("POST", "/v1/sys/auth/cloud", body)
+    assert answer.json()["warnings"] == [
+        "Endpoint ignored these unrecognized parameters: [config.odd]",
+        "Endpoint keeps these parameters, which have no effect: "
+        "[config.passthrough_request_headers local]",
+    ]

@@ -1,6 +1,7 @@
 """The fields of requests: which ones are known, and that no other is dropped without a word.
 
-`known_fields.txt` lists the fields of every record that a request can hold. A field that leaves the
+`known_fields.txt` lists the fields of every record that a request can hold, and those of every write
+of the secrets side, by its path; `known_kept.txt` lists those that are kept without effect. A field that leaves the
 list is dropped from then on, with a warning, so that its clients must be thought of.
 """
 
@@ -16,9 +17,11 @@ import msgspec
 import pytest
 
 import daemon.api
+from daemon.api.endpoints import ENDPOINTS, KEPT, KNOWN
 from storage.records.codec import Shape, decode
 
 LIST = Path(__file__).parent / "known_fields.txt"
+LIST_OF_KEPT = LIST.with_name("known_kept.txt")
 DECODED = re.compile(r"request\.decoded?\(([\w.]+)\)")
 STRAY = "Stray"
 
@@ -67,7 +70,20 @@ def line(record: type[msgspec.Struct]) -> str:
 
 def test_known_fields_are_listed() -> None:
     every = {line(one) for record in requests().values() for one in records(record)}
+    every |= {f"{path}: {' '.join(sorted(names))}".rstrip() for path, names in KNOWN.items()}
     assert sorted(every) == LIST.read_text().splitlines()
+
+
+def test_fields_without_effect_are_listed() -> None:
+    every = {f"{path}: {' '.join(sorted(names))}" for path, names in KEPT.items()}
+    assert sorted(every) == LIST_OF_KEPT.read_text().splitlines()
+    assert all(set(names) <= set(KNOWN[path]) for path, names in KEPT.items())
+
+
+def test_every_write_of_the_secrets_side_says_which_fields_it_knows() -> None:
+    silent = {one.path for one in ENDPOINTS if one.write and one.knows is None}
+    assert silent == {"/v1/sys/wrapping/wrap"}  # it takes whatever it is given
+    assert {one.path for one in ENDPOINTS} >= KNOWN.keys()
 
 
 @pytest.mark.parametrize("name", sorted(requests()))

@@ -55,6 +55,8 @@ _NEVER = "for"  # begins no operand
 class Expressions(Templates):
     """Reads expressions."""
 
+    is_v1 = False  # a job in the old syntax is being read
+
     def expression(self) -> Expression:
         """Return the expression that comes next."""
         self.descend()
@@ -313,7 +315,7 @@ class Expressions(Templates):
             if self.accept("}"):
                 return Object(start, self.last_end, tuple(items))
             items.append(self._pair())
-            if not self.accept(",") and self.kind not in ("}", NEWLINE):
+            if not self.accept(",") and self.kind not in ("}", NEWLINE) and not self.is_v1:
                 raise self.mistake(
                     "Missing attribute separator",
                     "Expected a newline or comma to mark the beginning of the next attribute.",

@@ -73,7 +73,6 @@ def read_template(source: Source, start: int) -> Expression:
 
 class _Reader(Expressions):
     may_be_v1 = False  # the text may hold a job in the old syntax
-    is_v1 = False  # such a job is being read
 
     def whole_expression(self) -> Expression:
         """Return the one expression of a text."""
@@ -152,7 +151,8 @@ class _Reader(Expressions):
         )
 
     def _ends_v1_item(self) -> bool:
-        return self.accept(",") or self.kind == "}"
+        """Tell whether an item ends here: in the old syntax the next one may follow at once."""
+        return self.accept(",") or self.kind in ("}", IDENT, STRING)
 
     def _item_name(self) -> str:
         if self.kind == IDENT:

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from daemon.jobspec.hcl.source import Diagnostic, Source
 
@@ -74,25 +74,33 @@ def undouble(text: str) -> str:
     return _DOUBLED.sub(r"\1{", text) if "{" in text else text
 
 
-def indentation(lines: Iterable[str]) -> int:
-    """Return the smallest count of leading blanks of lines that are not blank."""
-    counts = [len(line) - len(line.lstrip(" \t")) for line in lines if not line.isspace() and line]
-    return min(counts, default=0)
+# What Unicode calls white space; Python's own list has four control characters more.
+SPACES = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+
+
+def indentation(line: str) -> int:
+    """Return how many blanks a line begins with."""
+    return len(line) - len(line.lstrip(SPACES))
+
+
+def is_blank(line: str) -> bool:
+    """Tell whether a line has nothing but blanks and its end."""
+    return line.endswith("\n") and not line.strip(SPACES)
 
 
 def flushed(body: str) -> str:
-    """Return the text of a `<<-` heredoc without the indentation that its lines share."""
-    lines = body.splitlines(keepends=True) if body.isascii() else _lines(body)
-    depth = indentation(lines)
-    return "".join(without_indentation(line, depth) for line in lines)
+    """Return the text of a `<<-` heredoc without the indentation that its lines share.
+
+    A blank line counts for nothing, and stays as it is.
+    """
+    lines = _lines(body)
+    depth = min((indentation(line) for line in lines if not is_blank(line)), default=0)
+    return "".join(line if is_blank(line) else line[depth:] for line in lines)
 
 
 def _lines(body: str) -> list[str]:
     """Return lines with their ends; only a newline ends one, not what Unicode calls so."""
     return re.findall(r"[^\n]*\n|[^\n]+", body)
-
-
-def without_indentation(line: str, depth: int) -> str:
-    """Return a line without up to `depth` leading blanks."""
-    kept = min(depth, len(line) - len(line.lstrip(" \t")))
-    return line[kept:]

@@ -17,11 +17,13 @@ from daemon.jobspec.hcl.lexer import (
 )
 from daemon.jobspec.hcl.source import did_you_mean
 from daemon.jobspec.hcl.strings import (
+    SPACES,
     flushed,
+    indentation,
+    is_blank,
     normal,
     undouble,
     unescape,
-    without_indentation,
 )
 from daemon.jobspec.hcl.tree import (
     Choice,
@@ -40,9 +42,6 @@ class _Text(msgspec.Struct):
     start: int
     end: int
     text: str
-    starts_line: bool
-    trims_left: bool = False
-    trims_right: bool = False
 
 
 class _Directive(msgspec.Struct):
@@ -117,7 +116,9 @@ class Templates(Cursor):
             kind = self.kind
             if kind == TEXT:
                 text = self._text(is_quoted=is_quoted)
-                text.trims_left, trims = trims, False
+                if trims:
+                    text.text = text.text.lstrip(SPACES)
+                trims = False
                 parts.append(text)
                 continue
             if kind not in (HOLE, CONTROL):
@@ -125,7 +126,7 @@ class Templates(Cursor):
                     "Unterminated template string", "No closing marker was found for the string."
                 )
             if self.word().endswith("~") and parts and isinstance(parts[-1], _Text):
-                parts[-1].trims_right = True
+                parts[-1].text = parts[-1].text.rstrip(SPACES)
             parts.append(self._interpolation() if kind == HOLE else self._directive())
             trims = self.source.text[self.starts[self.at - 1]] == "~"
         return parts
@@ -138,8 +139,7 @@ class Templates(Cursor):
             text = unescape(source, start, end, self.problems.append)
         else:
             text = undouble(source.text[start:end])
-        starts_line = not is_quoted and source.text[start - 1] == "\n"
-        return _Text(start, end, normal(text), starts_line)
+        return _Text(start, end, normal(text))
 
     def _interpolation(self) -> Interpolation:
         start, inner_start = self.starts[self.at], self.ends[self.at]
@@ -216,7 +216,7 @@ class Templates(Cursor):
                 return tuple(found)
             parts.pop()
             if isinstance(part, _Text):
-                found.append(Literal(part.start, part.end, _trimmed(part)))
+                found.append(Literal(part.start, part.end, part.text))
             elif isinstance(part, Interpolation):
                 found.append(part)
             else:
@@ -266,16 +266,26 @@ class Templates(Cursor):
         )
 
 
-def _trimmed(text: _Text) -> str:
-    """Return a text without the blanks and newlines that a `~` beside it takes away."""
-    left = text.text.lstrip() if text.trims_left else text.text
-    return left.rstrip() if text.trims_right else left
-
-
 def _flush(parts: list[_Part]) -> None:
-    """Take the indentation that lines share from the texts that start a line, in place."""
-    texts = [part for part in parts if isinstance(part, _Text) and part.starts_line]
-    lines = [text.text for text in texts if not (text.text.isspace() and "\n" in text.text)]
-    depth = min((len(line) - len(line.lstrip(" \t")) for line in lines), default=0)
-    for text in texts:
-        text.text = without_indentation(text.text, depth)
+    """Take the indentation that lines share from the texts that begin a line, in place.
+
+    It is what `~` has left of the texts that counts. Where it has taken the end of a line, the next
+    text begins none; a line that begins with a hole or a directive has no indentation.
+    """
+    depths: list[int] = []
+    begin: list[_Text] = []
+    begins_line = True
+    for part in parts:
+        match part:
+            case _Text():
+                if begins_line and not is_blank(part.text):
+                    depths.append(indentation(part.text))
+                    begin.append(part)
+                begins_line = part.text.endswith("\n")
+            case _:
+                if begins_line:
+                    depths.append(0)
+                begins_line = False
+    depth = min(depths, default=0)
+    for text in begin:
+        text.text = text.text[depth:]

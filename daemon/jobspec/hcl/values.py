@@ -255,7 +255,7 @@ def _to_map(value: Value, wanted: Type) -> Value:
         if found is None:
             raise Unsuitable("all elements must be of the same type")
         element = found
-    converted = {key: _at(f'element "{key}"', item, element) for key, item in items.items()}
+    converted = {key: _at(f'element "{key}"', item, element) for key, item in sorted(items.items())}
     return Collection("map", element, converted)
 
 
@@ -280,7 +280,7 @@ def _to_object(value: Value, wanted: Type) -> Value:
         raise Unsuitable(f"attributes {', '.join(missing)} are required")
     return {
         name: _at(f'attribute "{name}"', items[name], kind)
-        for name, kind in wanted.attributes.items()
+        for name, kind in sorted(wanted.attributes.items())
     }
 
 

@@ -26,6 +26,7 @@ from daemon.jobs.periodic import (
     offset,
     open_periodic,
     pause,
+    zone_of,
 )
 from daemon.jobspec import cron
 from daemon.jobspec.extensions import JITTER
@@ -708,3 +709,12 @@ def test_the_next_ten_launches_have_the_lateness_of_the_job() -> None:
     assert launches(made, NOW)[:2] == [FIRST + late, FIRST + HOUR + late]
     assert len(launches(made, NOW)) == 10
     assert launches(msgspec.structs.replace(made, stop=True), NOW) == []
+
+
+async def test_coming_launches_name_the_time_zone_of_their_job(store: Store) -> None:
+    block = msgspec.structs.replace(HOURLY, time_zone="Europe/Berlin")
+    await register(store, block)
+    (due,) = [*store.read(partial(periodic.due, now=NOW, most=10))]
+    assert store.read(lambda db: periodic.time_zone(db, due)) == "Europe/Berlin"
+    assert zone_of(job("web", periodic=block)) == cron.zone("Europe/Berlin")
+    assert zone_of(job("web")) is UTC

@@ -70,6 +70,24 @@ def test_version_1_syntax_means_the_same_blocks() -> None:
     assert [one["EmbeddedTmpl"] for one in task["Templates"]] == ["one", "two"]
 
 
+def test_version_1_syntax_may_have_several_items_on_a_line() -> None:
+    lines = """job "x" {
+      type = "batch"
+      datacenters = ["a"]
+      meta { a = "1" "b" = "2" }
+      periodic { cron = "@daily" prohibit_overlap = true }
+      group "g" { count = 2 }
+      group "h" {
+        task "t" { driver = "raw_exec" config { command = "c" l = [{ a = 1 b = 2 }] } }
+      }
+    }"""
+    tight = parse(" ".join(lines.split()), is_v1=True)
+    assert tight == parse(lines, is_v1=True)
+    assert tight["Meta"] == {"a": "1", "b": "2"}
+    assert [(one["Name"], one["Count"]) for one in tight["TaskGroups"]] == [("g", 2), ("h", None)]
+    assert tight["TaskGroups"][1]["Tasks"][0]["Config"]["command"] == "c"
+
+
 def test_version_1_syntax_is_refused_without_its_flag() -> None:
     with pytest.raises(Faulty, match="Argument names must not be quoted"):
         parse(V1)

@@ -1,5 +1,8 @@
 """Points in time as text."""
 
+from datetime import UTC, tzinfo
+from zoneinfo import ZoneInfo
+
 import pytest
 
 from storage.records.base import SECOND
@@ -17,3 +20,19 @@ def test_a_moment_is_read_as_it_was_written(moment: int) -> None:
 )
 def test_what_no_year_of_four_digits_has_is_told_as_their_end(seconds: int, text: str) -> None:
     assert rfc3339(seconds * SECOND) == text
+
+
+@pytest.mark.parametrize(
+    ("zone", "text"),
+    [
+        (UTC, "2026-11-21T01:40:01.5Z"),
+        (ZoneInfo("Europe/London"), "2026-11-21T01:40:01.5Z"),
+        (ZoneInfo("Europe/Berlin"), "2026-11-21T02:40:01.5+01:00"),
+        (ZoneInfo("America/New_York"), "2026-11-20T20:40:01.5-05:00"),
+        (ZoneInfo("Asia/Kathmandu"), "2026-11-21T07:25:01.5+05:45"),
+    ],
+)
+def test_a_moment_is_the_same_in_any_time_zone(zone: tzinfo, text: str) -> None:
+    moment = 1795225201500000000
+    assert rfc3339(moment, zone) == text
+    assert nanoseconds(text) == moment

@@ -1,5 +1,7 @@
 """The language beyond the corpus: values of expressions, and how texts are read."""
 
+import json
+
 import pytest
 
 from tests.unit.jobspec.hcl.build import job, parse, refused, value
@@ -100,7 +102,7 @@ def test_an_expression_has_a_value(expression: str, result: object) -> None:
     ("text", "name"),
     [
         ('job "x" {\n  name = <<EOT\n a\n  EOT\n}', " a\n"),
-        ('job "x" {\n  name = <<-EOT\n    a\n\n      b\n   \n  EOT\n}', "a\n\n  b\n\n"),
+        ('job "x" {\n  name = <<-EOT\n    a\n\n      b\n   \n  EOT\n}', "a\n\n  b\n   \n"),
         ('job "x" {\n  name = <<EOT\nEOT\n}', ""),
         ('job "x" {\n  name = <<EOT\nEOTX\n EOT \n}', "EOTX\n"),
         ('job "x" {\n  name = <<ä\na\nä\n}', "a\n"),
@@ -184,3 +186,82 @@ def test_a_local_that_fails_is_told_once() -> None:
     said = refused(job("r = local.c", before=before))
     assert said.count("\n") == 0
     assert said.startswith("input.hcl:2,7-12: Operation failed")
+
+
+def heredoc(*lines: str) -> object:
+    """Return the text of a `<<-` heredoc of these lines."""
+    return parse('job "x" {\n  name = <<-EOT\n' + "".join(f"{one}\n" for one in lines) + "EOT\n}")[
+        "Name"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (("    a", "  b"), "  a\nb\n"),
+        # a line that begins with a directive or a hole has no indentation
+        (("%{ if true }", "    a", "%{ endif }"), "\n    a\n\n"),
+        (('${"a"}', "    b"), "a\n    b\n"),
+        # an indented directive has the indentation before it
+        (("  %{ if true }", "    a", "  %{ endif }"), "\n  a\n\n"),
+        # behind a `~` that takes the end of its line no line begins
+        (("  %{ if true ~}", "    a", "  %{ endif ~}", "  b"), "    a\n  b\n"),
+        # a `~` before a directive takes its indentation, and with it that of all
+        (("  %{~ if true }", "    a", "  %{ endif }"), "\n    a\n  \n"),
+        (("    a", "   ", "    b"), "a\n   \nb\n"),
+        (("\ta", "\t\tb"), "a\n\tb\n"),
+        (("\u00a0\u00a0a", "  b"), "a\nb\n"),
+    ],
+)
+def test_indentation_of_a_heredoc_is_counted_by_what_its_file_says(
+    lines: tuple[str, ...], text: str
+) -> None:
+    assert heredoc(*lines) == text
+
+
+OBJECTS = """variable "m" {
+  type = map(object({
+    z = number
+    a = string
+    n = map(object({ y = number, b = list(string) }))
+  }))
+  default = {
+    k2 = { z = "1", a = 5, n = { q = { y = "3", b = [1, true] }, c = { y = 2, b = [] } } }
+    k1 = { z = 2, a = true, n = {}, extra = 1 }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("keys(var.m)", '["k1","k2"]'),
+        ("[for k, v in var.m : k]", '["k1","k2"]'),
+        ('[for k, v in var.m["k2"] : k]', '["a","n","z"]'),
+        ("values(var.m.k2.n)", '[{"b":[],"y":2},{"b":["1","true"],"y":3}]'),
+        ("var.m.k1", '{"a":"true","n":{},"z":2}'),
+        (
+            "var.m",
+            '{"k1":{"a":"true","n":{},"z":2},"k2":{"a":"5",'
+            '"n":{"c":{"b":[],"y":2},"q":{"b":["1","true"],"y":3}},"z":1}}',
+        ),
+    ],
+)
+def test_a_map_of_objects_has_the_order_of_its_names_and_the_types_of_its_variable(
+    expression: str, result: str
+) -> None:
+    assert json.dumps(value(expression, before=OBJECTS), separators=(",", ":")) == result
+
+
+def test_a_block_for_each_object_of_a_map_comes_in_the_order_of_its_names() -> None:
+    text = OBJECTS + (
+        'job "x" {\n  group "g" {\n    dynamic "task" {\n      for_each = var.m\n'
+        '      labels = [task.key]\n      content {\n        driver = "d"\n'
+        "        env = { for k, v in task.value.n : k => v.y }\n      }\n    }\n  }\n}\n"
+    )
+    tasks = parse(text)["TaskGroups"][0]["Tasks"]
+    assert [(one["Name"], one["Env"]) for one in tasks] == [
+        ("k1", {}),
+        ("k2", {"c": "2", "q": "3"}),
+    ]
