@@ -129,6 +129,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     notify_commands: dict[str, list[str]] = {}
     retention_notifications: Natural = 100
     metrics_public: bool | None = None
+    keep_token_secrets: bool = False
     raw_exec: bool | None = None
     raw_exec_user: str = ""
     raw_exec_root: bool | None = None

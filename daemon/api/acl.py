@@ -18,7 +18,7 @@ from daemon.web import reply
 from daemon.web.reply import Reply
 from daemon.web.request import Request
 from storage.errors import Denied, Malformed, NotFound
-from storage.queries import mounts, policies, tokens
+from storage.queries import mounts, policies, secrets, tokens
 from storage.readers import Snapshot
 from storage.records import acl_views as views
 from storage.records.acl import DEFAULT, AclRole, JobACL, Policy, PolicyLink, Token
@@ -115,7 +115,21 @@ def read_token(request: Request, db: Snapshot) -> Reply:
     found = tokens.find(db, request["accessor"])
     if found is None or found.has_ended(request.parts.clock.now()):
         raise NotFound("ACL token not found", index=max(db.table_index("tokens"), 1))
-    return _shown(found, request.token if is_own else "", _role_names(db))
+    secret = request.token if is_own else _kept_secret(request, db, found)
+    return _shown(found, secret, _role_names(db))
+
+
+def _secret_place(accessor: str) -> str:
+    return f"{tokens.SECRETS}{accessor}"
+
+
+def _kept_secret(request: Request, db: Snapshot, token: Token) -> str:
+    """Return the secret of a token that was made while a setting had them kept; else nothing."""
+    if not request.parts.config.keep_token_secrets:
+        return ""
+    place = _secret_place(token.accessor)
+    sealed = secrets.find(db, place)
+    return request.parts.seal.unseal(sealed, place).decode() if sealed else ""
 
 
 async def create_token(request: Request) -> Reply:
@@ -142,9 +156,14 @@ async def _put_token(request: Request, body: TokenRequest) -> Reply:
         if body.accessor_id:
             return tokens.update(tx, changed_token(tx, body, now)), _role_names(tx)
         token = new_token(tx, body, accessor=accessor, now=now)
+        if parts.config.keep_token_secrets:
+            place = _secret_place(accessor)
+            secrets.put(tx, place, parts.seal.seal(secret.encode(), place))
         return parts.tokens.add(tx, token, secret), _role_names(tx)
 
     token, names = await parts.store.write(write)
+    if not secret:
+        secret = parts.store.read(lambda db: _kept_secret(request, db, token))
     return _written(token, secret, names)
 
 

@@ -118,6 +118,7 @@ _TABLE: tuple[Endpoint, ...] = (
     # The Go client, and with it most tools, tunes here; only `sys/auth` asks for sudo.
     Endpoint("/v1/sys/mounts/auth/{path}/tune", read=mounts.read_tune, write=mounts.tune),
     Endpoint("/v1/sys/mounts/auth/{path}", read=mounts.read_as_mount),
+    Endpoint("/v1/sys/mounts", read=mounts.engines),
     Endpoint("/v1/sys/leases/lookup", write=leases.look_up),
     Endpoint("/v1/sys/leases/lookup/{prefix}", list=leases.index, sudo=True),
     Endpoint("/v1/sys/leases/renew", write=leases.renew),
@@ -228,14 +229,14 @@ _MOUNT_CONFIG = (
 )
 _KEPT_CONFIG = _MOUNT_CONFIG[4:]
 MOUNT = (
-    *("type", "description", "local", "seal_wrap", "external_entropy_access", "options"),
+    *("path", "type", "description", "local", "seal_wrap", "external_entropy_access", "options"),
     *("plugin_version", *(f"config.{name}" for name in _MOUNT_CONFIG)),
 )
 KEPT_OF_MOUNT = (
     *("local", "seal_wrap", "external_entropy_access", "options"),
     *(f"config.{name}" for name in _KEPT_CONFIG),
 )
-TUNE = ("description", "options", "plugin_version", *_MOUNT_CONFIG)
+TUNE = ("path", "description", "options", "plugin_version", *_MOUNT_CONFIG)
 KEPT_OF_TUNE = ("options", *_KEPT_CONFIG)
 
 METHOD = (
@@ -252,17 +253,23 @@ ROLE = (
     *("bound_resource_groups", "bound_locations", "bound_scale_sets", "alias_metadata"),
     *("token_policies", "token_ttl", "token_max_ttl", "token_period", "token_explicit_max_ttl"),
     *("token_num_uses", "token_no_default_policy", "token_bound_cidrs", "token_type"),
-    *("policies", "ttl", "max_ttl", "period", "num_uses"),
+    *("policies", "ttl", "max_ttl", "period", "num_uses", "name"),
 )
 
 NEW_TOKEN = (
     *("id", "policies", "meta", "no_parent", "no_default_policy", "renewable", "ttl", "lease"),
-    *("type", "explicit_max_ttl", "display_name", "num_uses", "period"),
+    *("type", "explicit_max_ttl", "display_name", "num_uses", "period", "role_name"),
 )
 TOKEN_ROLE = (
     *("allowed_policies", "allowed_policies_glob", "disallowed_policies"),
     *("disallowed_policies_glob", "allowed_entity_aliases", "orphan", "renewable"),
-    *("path_suffix", "token_bound_cidrs", "explicit_max_ttl", "token_explicit_max_ttl"),
+    *(
+        "role_name",
+        "path_suffix",
+        "token_bound_cidrs",
+        "explicit_max_ttl",
+        "token_explicit_max_ttl",
+    ),
     *("token_no_default_policy", "token_num_uses", "period", "token_period", "token_type"),
 )
 KEPT_OF_TOKEN_ROLE = ("allowed_entity_aliases",)

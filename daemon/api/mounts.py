@@ -91,6 +91,12 @@ async def read_as_mount(call: Call) -> Answer:
     return Answer(data=_entry(mount))
 
 
+async def engines(call: Call) -> Answer:
+    """List the secret engines: there are none."""
+    del call
+    return Answer(data={})
+
+
 @contextmanager
 def _validation() -> Iterator[None]:
     """Turn the text about a wrong type into the one of the peer's system paths."""

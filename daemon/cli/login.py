@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -20,6 +21,7 @@ from storage.errors import Invalid
 from storage.records.base import SECOND
 
 _RESOURCE = "https://management.azure.com/"  # for which tokens are asked unless told otherwise
+_LOCAL = ("127.0.0.1", "localhost", "::1")
 _ID = re.compile(r"/subscriptions/([^/]+)/resourcegroups/([^/]+)/.+", re.IGNORECASE)
 
 
@@ -29,6 +31,14 @@ class _Auth(msgspec.Struct, frozen=True):
     policies: list[str]
     lease_duration: int
     renewable: bool
+
+
+class _DevCloud(msgspec.Struct, frozen=True):
+    address: str = ""
+
+
+class _Health(msgspec.Struct, frozen=True):
+    dev_cloud: _DevCloud = _DevCloud()
 
 
 class _LoggedIn(msgspec.Struct, frozen=True):
@@ -65,9 +75,9 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     identity: str
     metadata_url: str
 
-    def request(self, address: str) -> dict[str, str]:
+    def request(self, client: Client) -> dict[str, str]:
         """Return the body of a login. Raises `NoMetadata` or `Invalid`."""
-        metadata = usual(address, self.metadata_url)
+        metadata = usual(self.metadata_url, "" if self.metadata_url else _of_daemon(client))
         jwt = (
             _read(self.jwt_file) if self.jwt_file else metadata.token(self.resource, self.identity)
         )
@@ -200,8 +210,15 @@ def logout(client: Client, screen: Screen) -> None:
 
 
 def _ask(client: Client, wanted: Wanted, what: str) -> Answer:
-    body = wanted.request(client.connection.address)
+    body = wanted.request(client)
     return client.send("POST", f"/v1/auth/{wanted.path.strip('/')}/{what}", body)
+
+
+def _of_daemon(client: Client) -> str:
+    """Return where a development daemon of this machine has its own small cloud; empty: it has none."""
+    if urlsplit(client.connection.address).hostname not in _LOCAL:
+        return ""
+    return client.fetch("/v1/agent/health", _Health).dev_cloud.address
 
 
 def _read(file: str) -> str:

@@ -9,7 +9,6 @@ from daemon.cli.client import decode
 from storage.errors import Invalid, StewardError
 
 USUAL = "http://169.254.169.254"
-DEV = "http://127.0.0.1:4670"  # of a development daemon's own small cloud
 _TIMEOUT = 10.0  # seconds
 _TOKEN_VERSION = "2018-02-01"  # noqa: S105  # of an interface
 _INSTANCE_VERSION = "2017-08-01"
@@ -80,22 +79,6 @@ class Metadata:
         return body
 
 
-def usual(address: str, given: str) -> Metadata:
+def usual(given: str, of_daemon: str) -> Metadata:
     """Return the metadata service: the one that is given, a development daemon's, or the cloud's."""
-    if given:
-        return Metadata(given)
-    if urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1") and _listens(DEV):
-        return Metadata(DEV)
-    return Metadata(USUAL)
-
-
-def _listens(url: str) -> bool:
-    target = urlsplit(url)
-    connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=1.0)
-    try:
-        connection.connect()
-    except OSError:
-        return False
-    finally:
-        connection.close()
-    return True
+    return Metadata(given or of_daemon or USUAL)

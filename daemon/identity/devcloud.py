@@ -74,6 +74,7 @@ class DevCloud:
             cloud_resource_manager_url=self.url,
             cloud_graph_url=self.url,
             cloud_metadata_url=self.url,
+            dev_cloud_port=int(self.url.rpartition(":")[2]),  # which may have been picked
         )
 
     def answer(self, asked: Asked) -> Said:

@@ -188,7 +188,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     other parameter takes all up to the rest. `exists` tells an update from a creation: policies
     make a difference. `is_open`: needs no token. `is_bare`: answers without an envelope and is
     no part of what can be asked for help. Fields that are not in `knows` are warned about, and so
-    are those in `keeps`, on which nothing acts; `a.b` is the field b of the object a. `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
+    are those in `keeps`, on which nothing acts, in a header; `a.b` is the field b of the object a. `sudo`: policies must grant that besides. `hot`: writes come through the lean door (`lean.py`).
     """
 
     path: str

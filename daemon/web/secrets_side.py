@@ -18,7 +18,7 @@ from daemon.parts import Parts
 from daemon.web import envelope, wrapping
 from daemon.web.endpoints import SIDES, Endpoints, Found
 from daemon.web.envelope import Answer
-from daemon.web.reply import Reply
+from daemon.web.reply import Reply, with_remarks
 from daemon.web.request import Call, Endpoint, Operation, Request
 from storage import origin
 from storage.errors import Denied, LoginRefused, Malformed, StewardError, UnknownToken
@@ -127,7 +127,8 @@ class SecretsSide:
             return envelope.of_error(error, is_login=is_login)
         if isinstance(answer, Reply):
             return answer
-        return await _enveloped(call, _with_warnings(answer, endpoint, call))
+        reply = await _enveloped(call, _with_warning(answer, endpoint, call))
+        return with_remarks(reply, _kept(endpoint, call))
 
     def _find(self, db: Snapshot, path: str) -> Found | None:
         return self._endpoints.find(path.removeprefix("/v1/"), lambda one: mounts.is_there(db, one))
@@ -249,16 +250,23 @@ def _not_offered(endpoint: Endpoint, operation: Operation) -> Reply:
     return envelope.listed(405, "unsupported operation")
 
 
-def _with_warnings(answer: Answer, endpoint: Endpoint, call: Call) -> Answer:
-    """Return an answer that names the fields that are passed over, and those without effect."""
+def _with_warning(answer: Answer, endpoint: Endpoint, call: Call) -> Answer:
+    """Return an answer that names the fields that are passed over."""
     if endpoint.knows is None or (endpoint.write and call.operation is not Operation.WRITE):
         return answer
-    warnings = list(answer.warnings)
-    if unknown := call.fields.unknown(endpoint.knows):
-        warnings.append(f"Endpoint ignored these unrecognized parameters: {words(unknown)}")
-    if kept := call.fields.said(endpoint.keeps):
-        warnings.append(f"Endpoint keeps these parameters, which have no effect: {words(kept)}")
-    return msgspec.structs.replace(answer, warnings=warnings)
+    if not (unknown := call.fields.unknown(endpoint.knows)):
+        return answer
+    warning = f"Endpoint ignored these unrecognized parameters: {words(unknown)}"
+    return msgspec.structs.replace(answer, warnings=[*answer.warnings, warning])
+
+
+def _kept(endpoint: Endpoint, call: Call) -> list[str]:
+    """Return what to say of the fields on which nothing acts; most such answers have no body."""
+    if call.operation is not Operation.WRITE:
+        return []
+    return [
+        f'field "{name}" is kept and has no effect' for name in call.fields.said(endpoint.keeps)
+    ]
 
 
 def _is_mount(call: Call, found: Found) -> bool:

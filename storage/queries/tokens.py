@@ -99,18 +99,23 @@ def spend(tx: Transaction, accessor: str) -> None:
 
 # ---- ending ----------------------------------------------------------------------------------
 
+SECRETS = "token-secrets/"  # before the accessor: where the secret of a token is kept, if it is
+
 # A token ends with its parent, and so on down.
-_REMOVE = """
-    DELETE FROM tokens WHERE accessor IN (
-        WITH RECURSIVE ended (accessor) AS (
-            SELECT :accessor
-             UNION
-            SELECT tokens.accessor FROM tokens JOIN ended ON tokens.parent = ended.accessor
-                                   WHERE tokens.parent <> ''
-        )
-        SELECT accessor FROM ended
+_WITH_ENDED = """
+    WITH RECURSIVE ended (accessor) AS (
+        SELECT :accessor
+         UNION
+        SELECT tokens.accessor FROM tokens JOIN ended ON tokens.parent = ended.accessor
+                               WHERE tokens.parent <> ''
     )
 """
+_REMOVE = f"""
+    DELETE FROM tokens WHERE accessor IN ({_WITH_ENDED} SELECT accessor FROM ended)
+"""  # nothing of a request stands in it
+_REMOVE_SECRETS = f"""
+    DELETE FROM secrets WHERE place IN ({_WITH_ENDED} SELECT '{SECRETS}' || accessor FROM ended)
+"""  # nothing of a request stands in it
 _ORPHAN = """
     UPDATE tokens SET parent = '', document = json_remove(document, '$.parent')
      WHERE parent = :accessor AND parent <> ''
@@ -127,6 +132,7 @@ _NEXT_END = "SELECT min(expires_at) AS time FROM tokens WHERE expires_at IS NOT 
 
 def remove(tx: Transaction, accessor: str) -> int:
     """Remove a token and all that were made with it; return how many there were."""
+    tx.execute(_REMOVE_SECRETS, {"accessor": accessor})
     count = tx.execute(_REMOVE, {"accessor": accessor})
     if count:
         tx.touch(_TABLE_INDEX, f"tokens/{accessor}")

@@ -200,3 +200,11 @@ async def test_the_metrics_say_how_old_the_daemons_own_tokens_are(steward: Stewa
     await steward.request("DELETE", "/v1/sys/auth/cloudid")
     shown = (await steward.request("GET", "/v1/metrics")).json()["Gauges"]
     assert [one for one in shown if one["Name"] == age["Name"]] == []
+
+
+async def test_a_login_finds_the_cloud_of_its_daemon_whatever_its_port(steward: Steward) -> None:
+    variables = settings(steward)
+    del variables["STEWARD_CLOUD_METADATA_URL"]
+    done = await steward.cli("login", "--role", "dev", **variables)
+    assert done.returncode == 0, done.stderr
+    assert kept_token(variables)

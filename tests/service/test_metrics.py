@@ -42,6 +42,13 @@ async def test_a_running_job_is_counted_under_the_peers_names(steward: Steward) 
     assert (labels["alloc_id"], labels["task"], memory) == (one["ID"], "main", 30 * 2**20)
     assert found["nomad_client_allocs_memory_rss"][0][1] > 0
     assert found["nomad_client_allocated_cpu"][0][1] == 20
+    ((of_node, tasks),) = found["nomad_client_tasks_running"]
+    assert (of_node["node_id"], of_node["node_status"], tasks) == (one["NodeID"], "ready", 1)
+    assert found["nomad_client_tasks_dead"] == [(of_node, 0.0)]
+    assert found["nomad_nomad_plan_queue_depth"] == [({}, 0.0)]
+    assert found["nomad_nomad_heartbeat_active"] == [({}, 1.0)]
+    for name in ("sys_bytes", "heap_objects", "num_goroutines", "total_gc_runs"):
+        assert found[f"nomad_runtime_{name}"][0][1] > 0
     assert found["nomad_client_allocs_oom_killed"] == [(labels, 0.0)]
     ((of_group, longest),) = found["nomad_client_allocs_max_run_duration_configured_seconds"]
     assert (of_group["alloc_id"], longest) == (one["ID"], 600)

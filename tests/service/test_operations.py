@@ -143,3 +143,20 @@ async def test_what_one_machine_does_not_have_is_answered_plainly(steward: Stewa
     assert [one.status_code for one in answers] == [status for _, _, status, _ in PLAINLY]
     said = [text in one.text for (_, _, _, text), one in zip(PLAINLY, answers, strict=True)]
     assert said == [True] * len(PLAINLY)
+
+
+async def test_one_worker_of_the_scheduler_is_shown_and_stays(steward: Steward) -> None:
+    kinds = ["service", "batch", "system", "sysbatch", "_core"]
+    (worker,) = (await steward.get("/v1/agent/schedulers"))["schedulers"]
+    assert (worker["enabled_schedulers"], worker["status"]) == (kinds, "Started")
+    path = "/v1/agent/schedulers/config"
+    shown = await steward.get(path)
+    assert (shown["num_schedulers"], shown["enabled_schedulers"]) == (1, kinds)
+    assert await steward.post(path, {**shown, "enabled_schedulers": kinds[::-1]}) == shown
+    for change in (
+        {"num_schedulers": -1},
+        {"num_schedulers": 4},
+        {"enabled_schedulers": ["system"]},
+    ):
+        answer = await steward.request("POST", path, {**shown, **change})
+        assert (answer.status_code, answer.text.partition(" ")[0].strip(":")) == (400, *change)

@@ -174,3 +174,25 @@ async def test_a_path_cannot_be_written_around_its_rule(guarded: Steward) -> Non
     ]
     assert {answer.status_code for answer in answers} <= {307, 400, 403, 404, 500}
     assert not any("accessor" in answer.text for answer in answers)
+
+
+async def test_secrets_of_tokens_are_shown_again_only_where_a_setting_keeps_them(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "steward.toml"
+    config.write_text("keep_token_secrets = true\n")
+    flags = ("--dev", "--acl", "--config", str(config))
+    async with open_steward(tmp_path, *flags) as steward:
+        await steward.post("/v1/acl/bootstrap", {"BootstrapSecret": SECRET})
+        steward.token = SECRET
+        made = await steward.post("/v1/acl/token", {"Type": "management", "Name": "tool"})
+        path, secret = f"/v1/acl/token/{made['AccessorID']}", made["SecretID"]
+        assert (await steward.get(path))["SecretID"] == secret
+        body = {"AccessorID": made["AccessorID"], "Type": "management", "Name": "other"}
+        assert (await steward.post(path, body))["SecretID"] == secret
+        child = await new_token(steward, policies=["default"])
+        (own,) = [one for one in await steward.get("/v1/acl/tokens") if one["Name"] == "other"]
+        assert "SecretID" not in own
+        lookup = await ask(steward, child, "GET", "auth/token/lookup-self")
+        accessor = lookup.json()["data"]["accessor"]
+        assert (await steward.get(f"/v1/acl/token/{accessor}"))["SecretID"] == ""

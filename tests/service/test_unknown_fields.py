@@ -90,7 +90,9 @@ async def test_mount_warns_of_what_it_keeps_without_effect(steward: Steward) -> 
     body = {"type": "azure", "local": True, "seal_wrap": False, "options": {}, "config": config}
     answer = await steward.request("POST", "/v1/sys/auth/cloud", body)
     assert answer.json()["warnings"] == [
-        "Endpoint ignored these unrecognized parameters: [config.odd]",
-        "Endpoint keeps these parameters, which have no effect: "
-        "[config.passthrough_request_headers local]",
+        "Endpoint ignored these unrecognized parameters: [config.odd]"
     ]
+    assert answer.headers["X-Steward-Warning"] == (
+        'field "config.passthrough_request_headers" is kept and has no effect; '
+        'field "local" is kept and has no effect'
+    )

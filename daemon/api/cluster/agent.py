@@ -16,12 +16,14 @@ from daemon.web.readers import while_known
 from daemon.web.reply import JSON, TEXT, Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound, Refused
-from storage.queries import installation
+from storage.queries import installation, nodes
 from storage.readers import Snapshot
 from storage.records.base import SECOND, Record
 from storage.records.codec import encode
 from storage.records.operation import Member, Members
+from storage.records.times import rfc3339
 
+SCHEDULERS = ("service", "batch", "system", "sysbatch", "_core")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -146,6 +148,47 @@ async def force_leave(request: Request) -> Reply:
     return Reply()
 
 
+def schedulers(request: Request, db: Snapshot) -> Reply:
+    """Show the one worker of the scheduler."""
+    node_id = request.parts.tasks.node_id
+    node = nodes.find(db, node_id)  # registered at every start of the daemon
+    worker = {
+        "id": node_id,
+        "enabled_schedulers": SCHEDULERS,
+        "started": rfc3339(node.status_updated_at * SECOND if node else 0),
+        "status": "Started",
+        "workload_status": "WaitingToDequeue",
+    }
+    return Reply(body={"server_id": _name(request), "schedulers": [worker]})
+
+
+def scheduler_workers(request: Request, db: Snapshot) -> Reply:
+    """Show how many workers the scheduler has, and for which types of jobs."""
+    return Reply(body=_workers(request))
+
+
+class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower"):
+    """The body that changes the workers of the scheduler."""
+
+    num_schedulers: int = 1
+    enabled_schedulers: list[str] | None = None
+
+
+async def set_scheduler_workers(request: Request) -> Reply:
+    """Take what is so already: one worker for all types of jobs. Raises `Malformed` for the rest."""
+    asked = request.decode(SchedulerWorkerPoolArgs)
+    if asked.num_schedulers != 1:
+        raise Malformed(f"num_schedulers = {asked.num_schedulers}: this server has one, always")
+    if asked.enabled_schedulers is not None and set(asked.enabled_schedulers) != set(SCHEDULERS):
+        wanted = ", ".join(SCHEDULERS)
+        raise Malformed(f"enabled_schedulers: the one scheduler works for all of {wanted}, always")
+    return Reply(body=_workers(request))
+
+
+def _workers(request: Request) -> dict[str, object]:
+    return {"server_id": _name(request), "num_schedulers": 1, "enabled_schedulers": SCHEDULERS}
+
+
 async def monitor(request: Request) -> Reply:
     """Show the daemon's log from now on, as it is written."""
     query = request.query
@@ -217,9 +260,10 @@ def health(request: Request, db: Snapshot) -> Reply:
     # Numbers only: no token is asked for, and keys name jobs.
     faults = Counter(fault.kind for fault in request.parts.fences.faults())
     is_well = all(half.ok for half in halves.values())
-    return Reply(
-        body={**halves, "faults": faults} if faults else halves, status=200 if is_well else 500
-    )
+    config = request.parts.config
+    cloud = {"address": f"http://127.0.0.1:{config.dev_cloud_port}"} if config.dev_cloud else {}
+    more = {name: one for name, one in (("faults", faults), ("dev_cloud", cloud)) if one}
+    return Reply(body={**halves, **more}, status=200 if is_well else 500)
 
 
 def leader(request: Request, db: Snapshot) -> Reply:

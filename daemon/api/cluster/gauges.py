@@ -3,23 +3,26 @@
 Everything is counted when somebody asks; between two questions metrics cost nothing.
 """
 
+import gc
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 
 import msgspec
+import trio
 
 from daemon.parts import Parts
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, collection, holdings, jobs, metrics, nodes
 from storage.queries.holdings import Held
 from storage.readers import Snapshot
-from storage.records.allocation import Allocation, ClientStatus
+from storage.records.allocation import Allocation, ClientStatus, TaskPhase
 from storage.records.base import SECOND
 from storage.records.job import JobCounts
-from storage.records.node import Node
+from storage.records.node import Node, NodeStatus
 from storage.records.usage import AllocationUsage, MachineUsage, TaskUsage
 
 _TYPES = ("service", "batch", "system", "sysbatch")
@@ -41,9 +44,13 @@ async def gauges(parts: Parts) -> list[Gauge]:
     """Return all metrics."""
     now = parts.clock.now()
     found = await parts.store.read_long(lambda db: _stored(db, now, parts.config.node_name))
-    running = parts.store.read(_running)
+    host = parts.config.node_name
+    wanted, members = parts.store.read(lambda db: (_wanted(db), nodes.every(db)))
+    found += _tasks(members, wanted, host)
     at_work = []
-    for one in running:
+    for one in wanted:
+        if one.client_status != ClientStatus.RUNNING:
+            continue
         if usage := await _usage(parts, one):
             found += _of_allocation(one, usage, parts.config.node_name)
             at_work.append(one)
@@ -51,8 +58,8 @@ async def gauges(parts: Parts) -> list[Gauge]:
         lambda db: _histories(db, at_work, parts.config.node_name, now)
     )
     found += _of_machine(parts.tasks.machine_usage(), parts.tasks.node_id)
-    found.append(Gauge("nomad.runtime.alloc_bytes", _resident()))
     found.append(Gauge("steward.store.damaged", float(bool(parts.store.damage))))
+    found += _of_daemon()
     faults = Counter(fault.kind for fault in parts.fences.faults())
     found += [Gauge("steward.faults", number, {"kind": kind}) for kind, number in faults.items()]
     found += [
@@ -62,9 +69,21 @@ async def gauges(parts: Parts) -> list[Gauge]:
     return found
 
 
-def _running(db: Snapshot) -> list[Allocation]:
-    every = [one for node in nodes.every(db) for one in allocations.to_run(db, node.id)]
-    return [one for one in every if one.client_status == ClientStatus.RUNNING]
+def _wanted(db: Snapshot) -> list[Allocation]:
+    return [one for node in nodes.every(db) for one in allocations.to_run(db, node.id)]
+
+
+def _tasks(members: Iterable[Node], wanted: Iterable[Allocation], host: str) -> Iterator[Gauge]:
+    """Yield how many tasks of what is to run are in each state, by node."""
+    counted = Counter(
+        (one.node_id, state.state)
+        for one in wanted
+        for state in (one.client.task_states or {}).values()
+    )
+    for node in members:
+        for state in TaskPhase:
+            number = counted[node.id, state]
+            yield Gauge(f"nomad.client.tasks.{state}", number, _labels_of(node, host))
 
 
 async def _usage(parts: Parts, one: Allocation) -> AllocationUsage | None:
@@ -74,9 +93,18 @@ async def _usage(parts: Parts, one: Allocation) -> AllocationUsage | None:
         return None
 
 
-def _resident() -> int:
-    """Return the bytes of memory that the daemon has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+def _of_daemon() -> Iterator[Gauge]:
+    """Yield what the daemon itself uses, as far as Python has what the peer's names mean."""
+    size, resident = map(int, Path("/proc/self/statm").read_text().split()[:2])
+    runtime = {
+        "alloc_bytes": resident * _PAGE,
+        "sys_bytes": size * _PAGE,
+        "heap_objects": sys.getallocatedblocks(),
+        "num_goroutines": trio.lowlevel.current_statistics().tasks_living,
+        "total_gc_runs": sum(one["collections"] for one in gc.get_stats()),
+    }
+    for name, number in runtime.items():
+        yield Gauge(f"nomad.runtime.{name}", number)
 
 
 # ---- what is in the store ----------------------------------------------------------------------------
@@ -98,6 +126,10 @@ def _stored(db: Snapshot, now: int, host: str) -> list[Gauge]:
             for kind, number in collection.counts(db).items()
         ),
         *(Gauge(f"steward.store.{name}", number) for name, number in metrics.file(db).items()),
+        Gauge("nomad.nomad.plan.queue_depth", 0),  # a plan is stored when it is made
+        Gauge(
+            "nomad.nomad.heartbeat.active", sum(one.status == NodeStatus.READY for one in members)
+        ),
         Gauge("nomad.raft.appliedIndex", db.last_index()),
         Gauge("nomad.raft.lastIndex", db.last_index()),
     ]
@@ -153,8 +185,8 @@ def _sum(found: list[metrics.Unfinished]) -> int:
     return sum(one.number for one in found)
 
 
-def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iterator[Gauge]:
-    labels = {
+def _labels_of(node: Node, host: str) -> dict[str, str]:
+    return {
         "host": host,
         "node_id": node.id,
         "datacenter": node.datacenter,
@@ -163,7 +195,10 @@ def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iter
         "node_status": node.status,
         "node_scheduling_eligibility": node.scheduling_eligibility,
     }
-    has = node.node_resources
+
+
+def _node(node: Node, held: Held, counted: Mapping[str, int], host: str) -> Iterator[Gauge]:
+    labels, has = _labels_of(node, host), node.node_resources
     for name, used, total in (
         ("cpu", held.cpu, has.cpu.cpu_shares),
         ("memory", held.memory, has.memory.memory_mb),

@@ -15,7 +15,7 @@ from daemon.acl.keyring import Keyring
 from daemon.acl.seal import Seal
 from daemon.acl.tokens import STEP, Tokens, is_within, open_tokens
 from storage.errors import Malformed, TooOften, UnknownToken
-from storage.queries import policies
+from storage.queries import policies, secrets
 from storage.queries import tokens as rows
 from storage.records.acl import AclRole, Policy, PolicyLink, Token, TokenKind
 from storage.records.base import SECOND
@@ -399,3 +399,17 @@ async def test_real_token_from_a_foreign_address_does_not_count_as_guess(tokens:
         with pytest.raises(UnknownToken):
             await tokens.authenticate(secret, "192.0.2.1")
     assert tokens.failures.locked_for("192.0.2.1", NOW) == 0
+
+
+async def test_a_kept_secret_goes_with_its_token_and_with_the_tokens_parent(
+    store: Store, tokens: Tokens
+) -> None:
+    def make(tx: Transaction) -> None:
+        for one in (token("a"), token("b", parent="a"), token("c")):
+            tokens.add(tx, one, f"secret-{one.accessor}")
+            secrets.put(tx, f"{rows.SECRETS}{one.accessor}", b"sealed")
+
+    await store.write(make)
+    await store.write(lambda tx: rows.remove(tx, "a"))
+    left = store.read(lambda db: secrets.below(db, rows.SECRETS))
+    assert [one.place for one in left] == [f"{rows.SECRETS}c"]
