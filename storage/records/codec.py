@@ -94,13 +94,16 @@ def _note_unknown(key: str, value: object, path: str) -> None:
 
 def says_nothing(value: object) -> bool:
     """Tell whether a value is null, empty or zero, as many clients send for what they know."""
-    match value:
-        case dict():
-            return all(says_nothing(one) for one in value.values())
-        case list():
-            return all(says_nothing(one) for one in value)
-        case _:
-            return not value
+    waiting = [value]
+    while waiting:  # however deep it is
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        elif one:
+            return False
+    return True
 
 
 def parse(body: bytes) -> object:

@@ -174,3 +174,11 @@ def test_whole_number_may_be_spelled_as_a_fraction(value: object, number: int) -
 def test_number_that_is_not_whole_or_too_large_is_refused(value: object) -> None:
     with pytest.raises(Malformed):
         Fields({"n": value}).number("n")
+
+
+@pytest.mark.parametrize(("end", "named"), [(None, []), (1, ["deep"])])
+def test_unknown_field_is_named_however_deep_it_is(end: object, named: list[str]) -> None:
+    value: object = end
+    for _ in range(10_000):
+        value = [{"a": value}]
+    assert Fields({"deep": value}).unknown(["role"]) == named

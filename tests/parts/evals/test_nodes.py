@@ -14,6 +14,7 @@ from daemon.evals.nodes import (
     set_eligibility,
     watch_drains,
 )
+from daemon.jobs.stop import stop_allocation
 from storage.errors import Refused
 from storage.queries import nodes
 from storage.records.allocation import ClientStatus
@@ -265,3 +266,27 @@ async def test_changed_metadata_are_bounded(cluster: Cluster) -> None:
     with pytest.raises(Refused, match="at most 1 changed metadata"):
         await meta_changed(cluster, most=1, a="1", b="2")
     assert changes(cluster) == {}
+
+
+@pytest.mark.parametrize("kind", ["service", "batch", "system", "sysbatch"])
+async def test_an_allocation_that_is_stopped_by_hand_is_replaced_in_its_place(
+    cluster: Cluster, kind: str
+) -> None:
+    await run(cluster, job("web", type=kind))
+    await cluster.run_all()
+    (before,) = cluster.wanted()
+    await stop_allocation(
+        cluster.store,
+        before.id,
+        no_shutdown_delay=False,
+        reschedule=False,
+        now=NOW,
+        eval_id=next(cluster.ids),
+    )
+    await cluster.work()
+    (after,) = cluster.wanted()
+    assert (after.name, after.node_id) == (before.name, before.node_id)
+    assert after.desired.previous_allocation == before.id
+    await cluster.report(before, ClientStatus.COMPLETE)
+    await cluster.work()
+    assert [one.id for one in cluster.wanted()] == [after.id]
