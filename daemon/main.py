@@ -67,11 +67,20 @@ _RANDOM_BITS = 0xFFFFFFFF_FFFF_0FFF_3FFF_FFFFFFFFFFFF
 _VERSION_4 = 0x00000000_0000_4000_8000_000000000000
 
 
-def unique_ids() -> Iterator[str]:
-    """Return an endless supply of identifiers: random UUIDs, without the objects around them."""
-    while True:
+class UniqueIds:
+    """An endless supply of identifiers: random UUIDs, without the objects around them.
+
+    Threads may take them at the same time, which a generator does not allow.
+    """
+
+    def __iter__(self) -> "UniqueIds":
+        """Return itself: this is an iterator."""
+        return self
+
+    def __next__(self) -> str:
+        """Return another identifier."""
         text = f"{int.from_bytes(os.urandom(16)) & _RANDOM_BITS | _VERSION_4:032x}"
-        yield f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def run(config: Config, read: Callable[[], Config], channel: socket.socket) -> int:
@@ -177,7 +186,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 async def serve(settings: Settings, clock: Clock, source: KeySource) -> None:
     """Open the parts, say that they are ready, and close them when a signal asks for it."""
-    ids = unique_ids()
+    ids = UniqueIds()
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
             stopping = trio.Event()

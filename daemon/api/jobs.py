@@ -170,17 +170,22 @@ async def validate(request: Request) -> Reply:
     namespace = request.query.text("namespace") or None
     check_right(request, body.job, namespace)
     around = surroundings(request, secret_in(body.job))
-    try:
-        job, found = request.parts.store.read(lambda db: look_at(db, body, namespace, around))
-    except OverBudget as error:
-        return Reply(body=_invalid(error, request.remarks()))
-    response = JobValidateResponse(
-        next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
-        error=found.error,
-        validation_errors=list(found.errors) or None,
-        warnings=found.with_warnings(*request.remarks()).warnings,
-    )
-    return Reply(body=response)
+    unknown = request.remarks()
+
+    def look(db: Snapshot) -> JobValidateResponse:
+        job, found = look_at(db, body, namespace, around)
+        return JobValidateResponse(
+            next_periodic_launches=UNSET if found.errors else shown_launches(request, job),
+            error=found.error,
+            validation_errors=list(found.errors) or None,
+            warnings=found.with_warnings(*unknown).warnings,
+        )
+
+    async with request.parts.admission.turn(request.client):  # a large job takes its time
+        try:
+            return Reply(body=await request.parts.store.read_long(look))
+        except OverBudget as error:
+            return Reply(body=_invalid(error, unknown))
 
 
 def _invalid(error: OverBudget, remarks: list[str]) -> JobValidateResponse:

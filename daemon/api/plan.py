@@ -61,14 +61,14 @@ async def plan(request: Request) -> Reply:
         raise Malformed("Job ID does not match")
     namespace = request.query.text("namespace") or body.namespace or None
     check_right(request, body.job, namespace, override=body.policy_override)
-    around = surroundings(request, secret_in(body.job))
-    job, findings = complete(body.job, namespace, around)
-    if job.region != around.region:
-        raise Refused("No path to region")
+    document, around = body.job, surroundings(request, secret_in(body.job))
     now, unknown = parts.clock.now(), request.remarks()
-    listeners = on({number for _, number in static_ports(job)})
 
     def look(db: Snapshot) -> JobPlanResponse:
+        job, findings = complete(document, namespace, around)
+        if job.region != around.region:
+            raise Refused("No path to region")
+        listeners = on({number for _, number in static_ports(job)})
         check_place(db, job, findings, around)
         after = preserve(
             job,
@@ -96,7 +96,8 @@ async def plan(request: Request) -> Reply:
             index=outlook.index,
         )
 
-    response = parts.store.read(look)
+    async with parts.admission.turn(request.client):  # a large job takes a second
+        response = await parts.store.read_long(look)
     return Reply(body=response, index=response.index)
 
 

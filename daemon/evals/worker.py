@@ -5,6 +5,7 @@ at twice at once. What waits for its time or for room stays in the file and cost
 """
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -30,10 +31,11 @@ from daemon.evals.state import (
 from daemon.fences import Fences
 from daemon.scheduler.state import ClusterState, NodeState, Plan
 from storage import origin
-from storage.queries import evaluations
-from storage.readers import Snapshot
+from storage.queries import allocations, evaluations, jobs
+from storage.readers import LongRead, Snapshot
 from storage.records.base import SECOND
 from storage.records.evaluation import Evaluation
+from storage.records.job import Job
 from storage.store import Store, unless_full
 
 log = logging.getLogger("steward.evals")
@@ -42,6 +44,12 @@ Listening = Callable[[], frozenset[int]]
 
 # More would keep others from the loop for too long; of a burst they share a commit (bench: dispatch).
 _AT_ONCE = 16
+
+# What a decision on the event loop may look at: more than 2 ms of it are for a thread.
+_LONG_DEFINITION = 64 * 1024  # characters
+_MANY = 100  # allocations: those that a job has, or is to have
+
+LONGEST = 20.0  # seconds of CPU time that a decision may take
 
 _FENCED = "evaluation"
 _UNMARKED = "failed evaluation"  # the store does not say that it failed
@@ -115,6 +123,10 @@ def next_evaluations(
     return [blocked] if blocked and blocked.id not in held else []
 
 
+class TookTooLong(Exception):
+    """A decision was given up, because it took too long."""
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What was found for one evaluation; without a plan, the error."""
 
@@ -142,7 +154,10 @@ async def process(
     """
     now = clock.now()
     decide = partial(_decide_all, chosen=chosen, now=now, ids=ids, listening=listening)
-    decisions = store.read(decide)
+    try:
+        decisions = store.read(partial(decide, is_on_loop=True))
+    except LongRead:  # a thread decides, from the start
+        decisions = await store.read_long(decide)
     async with trio.open_nursery() as nursery:
         for decision in decisions:
             nursery.start_soon(_keep, store, decision, fences, now)
@@ -155,11 +170,14 @@ def _decide_all(
     now: int,
     ids: Iterator[str],
     listening: Listening = frozenset,
+    is_on_loop: bool = False,
 ) -> list[Decision]:
+    """Decide about evaluations. Raises `LongRead` when that is too much for the event loop."""
     decisions, nodes = [], node_states(db)
     for evaluation in chosen:
         with origin.serving(evaluations.request_id(db, evaluation.id)):
-            decision = _decide(db, evaluation, nodes, now, ids, listening)
+            within = _within(ids, LONGEST)
+            decision = _decide(db, evaluation, nodes, now, within, listening, is_on_loop=is_on_loop)
         decisions.append(decision)
         if decision.plan is None:
             continue
@@ -170,6 +188,31 @@ def _decide_all(
     return decisions
 
 
+def _is_long(db: Snapshot, evaluation: Evaluation) -> bool:
+    """Tell whether a job has so much that loading it takes longer than the event loop may be held."""
+    key = (evaluation.namespace, evaluation.job_id)
+    if allocations.has_more(db, *key, _MANY):
+        return True
+    return jobs.definition_length(db, *key) > _LONG_DEFINITION
+
+
+def _wanted(job: Job | None) -> int:
+    """Return how many allocations a job is to have."""
+    return sum(group.count for group in (job and job.task_groups) or ())
+
+
+def _within(ids: Iterator[str], seconds: float) -> Iterator[str]:
+    """Yield ids for as long as a decision may take. Raises `TookTooLong`.
+
+    A decision asks for one with all that it places, so that it ends soon after its time.
+    """
+    until = time.thread_time() + seconds
+    for one in ids:
+        if time.thread_time() > until:
+            raise TookTooLong(f"the decision took more than {seconds:g} s of CPU time")
+        yield one
+
+
 def _decide(
     db: Snapshot,
     evaluation: Evaluation,
@@ -177,13 +220,21 @@ def _decide(
     now: int,
     ids: Iterator[str],
     listening: Listening,
+    *,
+    is_on_loop: bool,
 ) -> Decision:
+    """Decide about one evaluation; an error is part of the answer. Raises `LongRead`."""
     try:
+        if is_on_loop and _is_long(db, evaluation):
+            raise LongRead  # noqa: TRY301  # what tells whether it is long may fail as well
         state = load(db, evaluation, nodes)
+        if is_on_loop and _wanted(state.job) > _MANY:
+            raise LongRead  # noqa: TRY301
         if state.job is not None and takes_dynamic_ports(state.job):
             state = msgspec.structs.replace(state, nodes=with_listening(state.nodes, listening()))
-        # Inline: a decision takes a fraction of a millisecond (bench/schedule.py).
         plan = decide(db, state, evaluation, now=now, ids=ids)
+    except LongRead:
+        raise
     except Exception as error:  # one bad job must not end the daemon
         return Decision(evaluation=evaluation, error=error)
     return Decision(evaluation=evaluation, state=state, plan=plan)

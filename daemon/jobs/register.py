@@ -6,8 +6,10 @@ itself, the index that the caller enforces, what may not change.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
+import trio
 
 from daemon.jobs.evaluate import new_evaluation
 from daemon.jobs.namespaces import forbidden
@@ -24,7 +26,7 @@ from storage.errors import Conflict, Invalid, Malformed, Refused
 from storage.queries import evaluations, job_status, jobs, namespaces, submissions
 from storage.readers import Snapshot
 from storage.records.base import Record, Uint64
-from storage.records.codec import Document, JobDocument
+from storage.records.codec import Document, JobDocument, encode
 from storage.records.evaluation import Trigger
 from storage.records.job import Job, Submission
 from storage.records.task import SecretsConfig
@@ -33,6 +35,7 @@ from storage.writer import Transaction
 
 PRIORITIES = range(1, 101)
 MAY_OPEN = "exec-unfiltered"  # capability in a namespace
+_LARGE = 4 * 1024  # bytes of a job as JSON: completing more takes longer than 3 ms
 MAX_SOURCE = 1_000_000  # bytes; a longer source is not kept (golden: submissions)
 
 
@@ -154,7 +157,9 @@ async def register_job(
     `remarks` are warnings about the request itself. `registrar` is the accessor of the caller's token, empty where nobody is asked for one.
     Raises `Malformed`, `Invalid`, `Refused` or `Conflict`, with the peer's texts.
     """
-    job, findings = parse_job(request, namespace, surroundings)
+    complete = partial(parse_job, request, namespace, surroundings)
+    is_large = len(encode(request.job)) > _LARGE
+    job, findings = await trio.to_thread.run_sync(complete) if is_large else complete()
     if job.region != surroundings.region:
         raise Refused("No path to region")
     findings = findings.with_warnings(*remarks)

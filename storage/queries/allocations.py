@@ -80,6 +80,18 @@ _OF_JOB = """
      WHERE namespace = :namespace AND job_id = :job_id
   ORDER BY create_index DESC, id
 """
+_ANY_BEYOND = """
+    SELECT count(*) AS number
+      FROM (SELECT 1 FROM allocations WHERE namespace = :namespace AND job_id = :job_id LIMIT :most)
+"""
+
+
+def has_more(db: Snapshot, namespace: str, job_id: str, number: int) -> bool:
+    """Tell whether a job has more allocations than a number, without looking at all of them."""
+    row = db.one(_ANY_BEYOND, {"namespace": namespace, "job_id": job_id, "most": number + 1})
+    return row is not None and row["number"] > number
+
+
 _CONSIDERED = """
     SELECT * FROM allocations INDEXED BY allocations_considered
      WHERE namespace = :namespace AND job_id = :job_id

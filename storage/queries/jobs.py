@@ -44,6 +44,7 @@ _FROM = """
  WHERE j.namespace = :namespace AND j.id = :id
 """
 _CURRENT = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = j.version"
+_LENGTH = f"SELECT length(v.document) AS length {_FROM} AND v.version = j.version"
 _VERSION = f"SELECT v.document, {_HEAD} {_FROM} AND v.version = :version"
 _VERSIONS = f"SELECT v.document, {_HEAD} {_FROM} ORDER BY v.version DESC"
 
@@ -98,6 +99,12 @@ def definition_index(db: Snapshot, namespace: str, job_id: str) -> int | None:
     """
     row = job_status.stored(db, namespace, job_id)
     return int(row["job_modify_index"]) if row and not row["forgotten"] else None
+
+
+def definition_length(db: Snapshot, namespace: str, job_id: str) -> int:
+    """Return how long the newest definition of a job is, in characters; 0 when there is none."""
+    row = db.one(_LENGTH, {"namespace": namespace, "id": job_id})
+    return int(row["length"]) if row else 0
 
 
 def version(db: Snapshot, namespace: str, job_id: str, number: int) -> Job | None:

@@ -1,5 +1,6 @@
 """The worker: what it takes next, and what it does when it goes wrong."""
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -348,3 +349,72 @@ async def test_what_comes_of_an_evaluation_goes_back_to_its_request(narrow: Clus
     assert [one.request_id for one in narrow.allocations()] == ["r-1"]
     for one in (made.id, blocked.id):
         assert narrow.store.read(partial(evaluations.request_id, eval_id=one)) == "r-1"
+
+
+# ---- decisions that are long ---------------------------------------------------------------------
+
+
+def deciding_threads(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """Return the threads in which decisions are made from now on."""
+    threads: list[threading.Thread] = []
+    decide = worker.decide
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread())
+        return decide(*arguments, **named)
+
+    monkeypatch.setattr(worker, "decide", noting)
+    return threads
+
+
+LARGE = [
+    job("large", *(group(f"g{number}") for number in range(100))),
+    job("large", meta={"a": "x" * 100_000}),
+    job("large", group(count=200)),
+]
+
+
+@pytest.mark.parametrize("large", LARGE, ids=["groups", "bytes", "count"])
+async def test_a_thread_decides_about_a_large_job(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, large: Job
+) -> None:
+    threads = deciding_threads(monkeypatch)
+    await cluster.register(large)
+    await cluster.work()
+    assert threads
+    assert threading.current_thread() not in threads
+    assert cluster.allocations("large")
+
+
+async def test_the_event_loop_decides_about_a_small_job(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = deciding_threads(monkeypatch)
+    await cluster.register(job("web"))
+    await cluster.work()
+    assert threads == [threading.current_thread()]
+
+
+async def test_a_thread_decides_about_a_job_that_has_many_allocations(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cluster.register(job("web", group(count=101)))
+    await cluster.work()
+    assert len(cluster.allocations("web")) == 101
+    threads = deciding_threads(monkeypatch)
+    await cluster.register(job("web", group(count=1)))
+    await cluster.work()
+    assert threading.current_thread() not in threads
+
+
+async def test_a_decision_that_takes_too_long_fails_with_the_reason(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "LONGEST", -1.0)
+    slow = await cluster.register(job("web"))
+    for _ in range(ATTEMPTS):
+        await cluster.work()
+        cluster.clock.time += 10 * SECOND
+    failed = cluster.evaluation(slow.id)
+    assert failed.status == EvalStatus.FAILED
+    assert "TookTooLong: the decision took more than -1 s of CPU time" in failed.status_description
