@@ -21,7 +21,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=8)]
 Text = Annotated[str, msgspec.Meta(max_length=MOST_TEXT)]
 Words = Annotated[list[bytes], msgspec.Meta(min_length=1)]
 Line = Annotated[str, msgspec.Meta(pattern=r"\A[^\n\x00]{1,4096}\Z")]
-Id = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f-]{36}\Z")]
+ID = r"\A[0-9a-f-]{36}\Z"
+Id = Annotated[str, msgspec.Meta(pattern=ID)]  # of an allocation
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=MOST_PAYLOAD)]
 Rights = Annotated[int, msgspec.Meta(ge=0, le=0o777)]
 Kind = Literal["token", "fetched"]  # of a note

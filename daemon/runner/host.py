@@ -16,6 +16,7 @@ from daemon.runner.identities import Signer
 from daemon.runner.report import Reports
 from daemon.runner.rotation import Sweeper
 from daemon.runner.secret_dirs import SecretDirs
+from daemon.runner.taskdir import GONE
 from daemon.runner.uids import Uids
 from storage.queries.variables import Entry
 from storage.records.node import HostVolume
@@ -150,6 +151,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         self.values.update({f"meta.{name}": value for name, value in meta.items()})
 
     async def destroy(self, alloc_id: str) -> None:
-        """End every process of an allocation that a driver knows."""
+        """End every process of an allocation that a driver knows, also of one that is being removed."""
         for driver in self.drivers.values():
-            await driver.destroy(alloc_id, self.directory(alloc_id))
+            await driver.destroy(alloc_id.removesuffix(GONE), self.directory(alloc_id))

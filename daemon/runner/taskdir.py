@@ -19,7 +19,7 @@ from pathlib import Path
 
 from daemon.launcher import directories as made
 from daemon.launcher import places
-from daemon.launcher.messages import NAME
+from daemon.launcher.messages import ID, NAME
 from daemon.runner.beneath import Escapes, inner, open_directory
 from daemon.runner.drivers.shim import PATH
 from daemon.runner.env import Directories
@@ -29,7 +29,7 @@ SECRETS, PRIVATE = made.SECRETS, made.PRIVATE
 RESOLVER = ".resolv."
 ACCOUNTS = ".accounts."
 MOVED = ".logs"
-_GONE = ".removed"  # behind the name of a directory that is being removed
+GONE = ".removed"  # behind the name of a directory that is being removed
 _ABOVE = 0o711
 _LONGEST = 255  # bytes of a name
 
@@ -88,10 +88,10 @@ def remove(root: str) -> None:
 
     It goes under another name first: nobody finds a half of it.
     """
-    if not root.endswith(_GONE):
+    if not root.endswith(GONE):
         with suppress(OSError):  # it is not there, or another such is
-            os.rename(root, f"{root}{_GONE}")
-            root = f"{root}{_GONE}"
+            os.rename(root, f"{root}{GONE}")
+            root = f"{root}{GONE}"
     remove_tree(root)
     if not os.path.lexists(root):
         return
@@ -130,9 +130,10 @@ def remove_tree(root: str) -> None:
 
 
 def present(alloc_dir: Path) -> list[str]:
-    """Return the ids of the allocations that have a directory."""
+    """Return the ids of the allocations that have a directory; with `GONE`, one that is being removed."""
     try:
         entries = list(os.scandir(alloc_dir))
     except FileNotFoundError:  # somebody has removed it; it is made again when it is needed
         return []
-    return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    found = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return [name for name in found if re.fullmatch(ID, name.removesuffix(GONE))]

@@ -198,6 +198,30 @@ async def test_the_directory_of_a_finished_allocation_stays_until_it_is_forgotte
     await world.until_no_directory(alloc_id)
 
 
+@pytest.mark.parametrize("name", [f"{'a' * 36}.removed", "b" * 36])
+async def test_what_a_daemon_was_killed_in_removing_is_removed_by_the_next(
+    store: Store, data_dir: Path, name: str
+) -> None:
+    async with open_world(store, data_dir) as world:
+        left = world.directory(name)
+    left.mkdir()
+    (left / ".claim.main.0").write_text("group -\nshim 2\n")
+    async with open_world(store, data_dir) as world:
+        await world.until_no_directory(name)
+
+
+async def test_a_directory_that_is_no_allocations_stays(store: Store, data_dir: Path) -> None:
+    gone = "a" * 36
+    async with open_world(store, data_dir) as world:
+        left = world.directory("lost+found")
+    for one in (left, left.with_name(gone)):
+        one.mkdir()
+        (one / ".claim.main.0").write_text("group -\nshim 2\n")
+    async with open_world(store, data_dir) as world:
+        await world.until_no_directory(gone)
+        assert left.is_dir()
+
+
 async def test_many_directories_are_removed_by_few_threads(
     store: Store, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
