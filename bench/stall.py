@@ -1,39 +1,38 @@
 """The longest wait of others, route by route, over a full store.
 
-    python -m bench.stall [--children 100000] [--events 1000000] [--data-dir DIRECTORY]
+    python -m bench.stall [--children 100000] [--events 1000000] [--data-dir DIRECTORY] [--only TEXT]
 
-Each read of the API is asked with the parameters that make it look at most, while a probe reads one job
-every 5 ms on a connection of its own. What the probe waits beyond its usual time is a stall of the event
-loop, or of the machine: the median of a quiet second is printed first. Tokens are off.
+Each route that shows something, on both sides and in the web interface, is asked with the parameters that
+make it look at most (`bench/asked.py`), while a probe reads one job every 5 ms on a connection of its own.
+The longest wait of the probe is a stall of the event loop, or of the machine: beside it stands that of a
+quiet second just before. Tokens are off.
 """
 
 import argparse
 import http.client
-import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
+import msgspec
+import trio
+
+from bench import asked
+from bench.asked import Asked
 from bench.filled import begin, fill, run_one
+from bench.others import fill_others
 from bench.reads import daemon
-from daemon.api.routes import ROUTES
 from daemon.datadir import store_dir
-from daemon.web.request import Read
 from storage.store import FILE_NAME
 
 PAUSE = 0.005  # seconds between two questions of the probe
 LONGEST = 20.0  # seconds for which an answer is read
-# What makes a listing look at as much as it can.
-QUERIES = (
-    "",
-    "per_page=20&namespace=*",
-    "per_page=20&namespace=*&reverse=true&prefix=00",
-    "filter=Name==%22nobody%22&namespace=*",
-    "all=true&include_children=true",
-)
+QUIET = 0.5  # seconds of a quiet probe, and for which an answer without an end is read
+ENDLESS = {"GET /ui/events", "GET /v1/event/stream", "GET /v1/agent/monitor"}
 
 
 class Probe:
@@ -68,6 +67,7 @@ def main() -> None:
     parser.add_argument(
         "--data-dir", type=Path, help="a store that is full already, or is filled and kept"
     )
+    parser.add_argument("--only", default="", help="a part of the routes' names")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steward-stall-", dir=Path.cwd()) as name:
         data_dir = options.data_dir or Path(name) / "full"
@@ -75,30 +75,28 @@ def main() -> None:
             begin(data_dir)
             run_one(data_dir)
             fill(store_dir(data_dir) / FILE_NAME, options.children, options.events)
+            trio.run(fill_others, data_dir, options.children)
         with daemon(data_dir) as (port, _):
-            measure(port)
+            measure(port, options.only)
 
 
-def measure(port: int) -> None:
+def measure(port: int, only: str) -> None:
     """Print the longest wait beside each route."""
-    names = known(port)
-    quiet = longest(port, lambda: time.sleep(1))
-    print(f"quiet: median {quiet[0]:.1f} ms, longest {quiet[1]:.1f} ms\n")
-    print(f"| {'Route':<48} | {'Query':<46} | {'Answer, ms':>10} | {'Longest wait, ms':>16} |")
-    for route in ROUTES:
-        if not isinstance(route, Read):
-            continue
-        path = route.path.format_map(names)
-        for query in QUERIES:
-            before = time.perf_counter()
-            _, most = longest(port, lambda path=path, query=query: ask(port, f"{path}?{query}"))
-            took = (time.perf_counter() - before) * 1000
-            print(f"| {route.path:<48} | {query:<46} | {took:>10.0f} | {most:>16.1f} |", flush=True)
+    names, rows = known(port), dict[str, list[Asked]]()
+    for one in (*asked.reads(), *asked.streams()):
+        if only in one.row:
+            rows.setdefault(one.row, []).append(one)
+    print(f"| {'Route':<52} | {'Answers, ms':>11} | {'Quiet, ms':>9} | {'Longest wait, ms':>16} |")
+    for row, every in rows.items():
+        quiet = longest(port, lambda: time.sleep(QUIET))
+        before = time.perf_counter()
+        most = max(longest(port, partial(ask, port, one, names)) for one in every)
+        took = (time.perf_counter() - before) * 1000
+        print(f"| {row:<52} | {took:>11.0f} | {quiet:>9.1f} | {most:>16.1f} |", flush=True)
 
 
 def known(port: int) -> dict[str, str]:
     """Return what stands in the braces of paths."""
-    import msgspec
 
     def first(path: str) -> str:
         with closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
@@ -120,24 +118,27 @@ class _Default(dict[str, str]):
         return "default"
 
 
-def longest(port: int, work: Callable[[], None]) -> tuple[float, float]:
-    """Return the median and the longest wait of the probe, in ms, while something is done."""
+def longest(port: int, work: Callable[[], None]) -> float:
+    """Return the longest wait of the probe, in ms, while something is done."""
     with Probe(port) as probe:
         time.sleep(2 * PAUSE)
         work()
         time.sleep(2 * PAUSE)
-    waits = [wait * 1000 for wait in probe.waits] or [0.0]
-    return statistics.median(waits), max(waits)
+    return max(wait * 1000 for wait in probe.waits)
 
 
-def ask(port: int, target: str) -> None:
+def ask(port: int, one: Asked, names: Mapping[str, str]) -> None:
     """Ask, and read the answer; not longer than a while."""
-    until = time.perf_counter() + LONGEST
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST)) as connection:
-        connection.request("GET", target)
+    path, query = one.target(names)
+    body = None if one.body is None else msgspec.json.encode(one.body)
+    is_endless = one.row in ENDLESS
+    until = time.perf_counter() + (QUIET if is_endless else LONGEST)
+    timeout = QUIET if is_endless else LONGEST
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
+        connection.request(one.method, f"{path}?{query}", body)
         with suppress(TimeoutError):  # the probe goes on while it is made
             answer = connection.getresponse()
-            while answer.read(1024 * 1024) and time.perf_counter() < until:
+            while answer.read(64 * 1024) and time.perf_counter() < until:
                 pass
 
 

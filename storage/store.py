@@ -10,7 +10,7 @@ import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import trio
 
-from storage import origin, schema
+from storage import garbage, origin, schema
 from storage.errors import (
     StorageDamaged,
     StorageError,
@@ -28,7 +28,7 @@ from storage.errors import (
     leaves,
 )
 from storage.mark import MARK_NAME, Mark
-from storage.readers import Reader, Snapshot
+from storage.readers import LongRead, Reader, Snapshot
 from storage.watch import Topics, Watch
 from storage.writer import Transaction, Writer, storage_error
 
@@ -118,6 +118,15 @@ class Store:
             for place in await trio.to_thread.run_sync(places, abandon_on_cancel=True):
                 _log.critical("the store is damaged: %s", place)
 
+    async def look(self, work: Callable[[Snapshot], T]) -> T:
+        """Return what `work` makes of the file: here if that is little, else in a thread.
+
+        `work` has no effects, because it may be begun twice.
+        """
+        with suppress(LongRead):
+            return self.read_short(work)
+        return await self.read_long(work)
+
     async def long_read_ends(self) -> None:
         """Return when a long read, whoever asked for it, has come to its end."""
         await self._long_read_ends.wait()
@@ -171,7 +180,7 @@ class Store:
 
 
 def _read_long(reader: Reader, work: Callable[[Snapshot], T]) -> T:
-    with origin.Bound(_LONG, reader):
+    with origin.Bound(_LONG, reader), garbage.put_off():
         return reader.read(work)
 
 

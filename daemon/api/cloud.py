@@ -2,6 +2,7 @@
 
 import msgspec
 
+from daemon.api import shown
 from daemon.api.granted import auth
 from daemon.identity import method, roles
 from daemon.identity.login import request_of
@@ -86,10 +87,7 @@ async def read_rotation(call: Call) -> Answer:
 async def list_roles(call: Call) -> Answer:
     """List the names of the roles."""
     mount = _mount(call)
-    names = call.parts.store.read(lambda db: identity.role_names(db, mount.accessor))
-    if not names:
-        raise NotFound("")
-    return Answer(data={"keys": names})
+    return await shown.keys(call, lambda db: identity.role_names(db, mount.accessor))
 
 
 async def read_role(call: Call) -> Answer:

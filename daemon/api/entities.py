@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+from daemon.api import shown
 from daemon.fields import Fields
 from daemon.identity import entities as written
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
-from storage.errors import Invalid, Malformed, NotFound
+from storage.errors import Invalid, Malformed
 from storage.queries import entities, groups, mounts
 from storage.readers import Snapshot
 from storage.records.identity import Alias, Entity
@@ -54,24 +55,22 @@ def _alias(db: Snapshot, alias: Alias) -> dict[str, object]:
     }
 
 
-def _found(call: Call, find: Callable[[Snapshot], Entity | None]) -> Answer:
-    def look(db: Snapshot) -> dict[str, object]:
+def _finds(find: Find) -> shown.Look:
+    def look(db: Snapshot) -> dict[str, object] | None:
         entity = find(db)
-        if entity is None:
-            raise NotFound("")
-        return _shown(db, entity)
+        return _shown(db, entity) if entity else None
 
-    return Answer(data=call.parts.store.read(look))
+    return look
 
 
 async def read(call: Call) -> Answer:
     """Show an entity."""
-    return _found(call, lambda db: entities.find(db, call["entity"]))
+    return await shown.one(call, _finds(lambda db: entities.find(db, call["entity"])))
 
 
 async def read_by_name(call: Call) -> Answer:
     """Show the entity of a name."""
-    return _found(call, lambda db: entities.by_name(db, call["entity"]))
+    return await shown.one(call, _finds(lambda db: entities.by_name(db, call["entity"])))
 
 
 async def index(call: Call) -> Answer:
@@ -89,44 +88,33 @@ async def index(call: Call) -> Answer:
             for entity in entities.every(db)
         }
 
-    found = call.parts.store.read(look)
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": list(found), "key_info": found})
+    return await shown.key_info(call, look)
 
 
 async def names(call: Call) -> Answer:
     """List the names of all entities."""
-    found = sorted(entity.name for entity in call.parts.store.read(entities.every))
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": found})
+    return await shown.keys(call, lambda db: sorted(one.name for one in entities.every(db)))
 
 
 async def look_up(call: Call) -> Answer:
     """Find an entity by its identifier, its name, or a name by which a mount knows it."""
-    fields = call.fields
+    return await shown.one_or_nothing(call, _finds(_wanted(call.fields)))
+
+
+def _wanted(fields: Fields) -> Find:
     if name := fields.text("alias_name"):
         accessor = fields.text("alias_mount_accessor")
-        return _or_nothing(call, lambda db: _of_alias(db, accessor, name))
+        return lambda db: _of_alias(db, accessor, name)
     if identifier := fields.text("id"):
-        return _or_nothing(call, lambda db: entities.find(db, identifier))
+        return lambda db: entities.find(db, identifier)
     if name := fields.text("name"):
-        return _or_nothing(call, lambda db: entities.by_name(db, name))
+        return lambda db: entities.by_name(db, name)
     raise Malformed("query parameter not supplied")
 
 
 def _of_alias(db: Snapshot, accessor: str, name: str) -> Entity | None:
     alias = entities.alias(db, accessor, name)
     return entities.find(db, alias.entity_id) if alias else None
-
-
-def _or_nothing(call: Call, find: Callable[[Snapshot], Entity | None]) -> Answer:
-    """Return what was found; nothing is no error in a search."""
-    try:
-        return _found(call, find)
-    except NotFound:
-        return Answer()
 
 
 async def create(call: Call) -> Answer:
@@ -193,28 +181,23 @@ async def remove_by_name(call: Call) -> Answer:
 
 async def aliases(call: Call) -> Answer:
     """List the aliases of all entities."""
-    shown = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
+    fields = ("canonical_id", "custom_metadata", "local", "metadata", "mount_accessor", "name")
 
     def look(db: Snapshot) -> dict[str, object]:
         every = {one.id: _alias(db, one) for one in entities.every_alias(db)}
-        return {key: {name: one[name] for name in shown} for key, one in every.items()}
+        return {key: {name: one[name] for name in fields} for key, one in every.items()}
 
-    found = call.parts.store.read(look)
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": list(found), "key_info": found})
+    return await shown.key_info(call, look)
 
 
 async def read_alias(call: Call) -> Answer:
     """Show the alias of an entity."""
 
-    def look(db: Snapshot) -> dict[str, object]:
+    def look(db: Snapshot) -> dict[str, object] | None:
         alias = entities.alias_by_id(db, call["alias"])
-        if alias is None:
-            raise NotFound("")
-        return {**_alias(db, alias), "namespace_id": "root"}
+        return {**_alias(db, alias), "namespace_id": "root"} if alias else None
 
-    return Answer(data=call.parts.store.read(look))
+    return await shown.one(call, look)
 
 
 async def create_alias(call: Call) -> Answer:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+from daemon.api import shown
 from daemon.fields import Fields
 from daemon.identity import groups
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
-from storage.errors import Invalid, Malformed, NotFound
+from storage.errors import Invalid, Malformed
 from storage.queries import groups as stored
 from storage.queries import mounts
 from storage.readers import Snapshot
@@ -55,14 +56,12 @@ def _alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
     }
 
 
-def _found(call: Call, find: Find) -> Answer:
-    def look(db: Snapshot) -> dict[str, object]:
+def _finds(find: Find) -> shown.Look:
+    def look(db: Snapshot) -> dict[str, object] | None:
         group = find(db)
-        if group is None:
-            raise NotFound("")
-        return _shown(db, group)
+        return _shown(db, group) if group else None
 
-    return Answer(data=call.parts.store.read(look))
+    return look
 
 
 async def index(call: Call) -> Answer:
@@ -78,36 +77,27 @@ async def index(call: Call) -> Answer:
             for group in stored.every(db)
         }
 
-    found = call.parts.store.read(look)
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": list(found), "key_info": found})
+    return await shown.key_info(call, look)
 
 
 async def names(call: Call) -> Answer:
     """List the names of all groups."""
-    found = [group.name for group in call.parts.store.read(stored.every)]
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": found})
+    return await shown.keys(call, lambda db: [group.name for group in stored.every(db)])
 
 
 async def read(call: Call) -> Answer:
     """Show a group."""
-    return _found(call, lambda db: stored.find(db, call["group"]))
+    return await shown.one(call, _finds(lambda db: stored.find(db, call["group"])))
 
 
 async def read_by_name(call: Call) -> Answer:
     """Show the group of a name."""
-    return _found(call, lambda db: stored.by_name(db, call["group"]))
+    return await shown.one(call, _finds(lambda db: stored.by_name(db, call["group"])))
 
 
 async def look_up(call: Call) -> Answer:
     """Find a group by its identifier, its name, or its alias."""
-    try:
-        return _found(call, _wanted(call.fields))
-    except NotFound:
-        return Answer()  # nothing is no error in a search
+    return await shown.one_or_nothing(call, _finds(_wanted(call.fields)))
 
 
 def _wanted(fields: Fields) -> Find:
@@ -200,10 +190,7 @@ async def aliases(call: Call) -> Answer:
             for key, one in shown.items()
         }
 
-    found = call.parts.store.read(look)
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": list(found), "key_info": found})
+    return await shown.key_info(call, look)
 
 
 def _whole_alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
@@ -218,13 +205,11 @@ def _whole_alias(db: Snapshot, alias: GroupAlias) -> dict[str, object]:
 async def read_alias(call: Call) -> Answer:
     """Show the alias of a group."""
 
-    def look(db: Snapshot) -> dict[str, object]:
+    def look(db: Snapshot) -> dict[str, object] | None:
         alias = stored.alias(db, call["alias"])
-        if alias is None:
-            raise NotFound("")
-        return _whole_alias(db, alias)
+        return _whole_alias(db, alias) if alias else None
 
-    return Answer(data=call.parts.store.read(look))
+    return await shown.one(call, look)
 
 
 async def create_alias(call: Call) -> Answer:

@@ -37,7 +37,7 @@ async def index(call: Call) -> Answer:
                 parts.add(_login(mount).removeprefix(prefix).partition("/")[0] + "/")
         return parts, found
 
-    parts, found = call.parts.store.read(look)
+    parts, found = await call.parts.store.look(look)
     if not (parts or found):
         raise NotFound("")
     keys = [*sorted(parts), *sorted(found[:MOST])]

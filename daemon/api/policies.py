@@ -10,6 +10,7 @@ from daemon.acl.grant import Grant
 from daemon.acl.named import put
 from daemon.acl.paths import Permission
 from daemon.acl.policies import check
+from daemon.api import shown
 from daemon.jobspec.gotext import multi_error
 from daemon.web.envelope import Answer
 from daemon.web.request import Call
@@ -26,13 +27,12 @@ def _names(db: Snapshot) -> list[str]:
 
 async def index(call: Call) -> Answer:
     """List the names of all policies."""
-    return Answer(data={"keys": call.parts.store.read(_names)})
+    return await shown.keys(call, _names)
 
 
 async def old_index(call: Call) -> Answer:
     """List the names of all policies, as it was done of old."""
-    names = call.parts.store.read(_names)
-    return Answer(data={"keys": names, "policies": names})
+    return await shown.one(call, lambda db: {"keys": (names := _names(db)), "policies": names})
 
 
 async def read(call: Call) -> Answer:

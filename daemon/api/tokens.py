@@ -8,6 +8,7 @@ import msgspec
 from daemon.acl.children import Made, Terms, Wanted, make, normal, renewed, terms_of
 from daemon.acl.keyring import new_accessor, new_secret
 from daemon.acl.tokens import Issued
+from daemon.api import shown
 from daemon.api.granted import auth
 from daemon.fields import Fields
 from daemon.identity import groups, mounts
@@ -176,7 +177,7 @@ def _of_identity(call: Call, token: Token) -> list[str]:
 
 async def accessors(call: Call) -> Answer:
     """List the accessors of all tokens."""
-    return Answer(data={"keys": call.parts.store.read(tokens.accessors)})
+    return await shown.one(call, lambda db: {"keys": tokens.accessors(db)})
 
 
 # ---- renewing --------------------------------------------------------------------------------
@@ -313,10 +314,7 @@ async def tidy(call: Call) -> Reply:
 
 async def roles(call: Call) -> Answer:
     """List the roles by whose name tokens are made."""
-    found = call.parts.store.read(tokens.roles)
-    if not found:
-        raise NotFound("")
-    return Answer(data={"keys": found})
+    return await shown.keys(call, tokens.roles)
 
 
 async def read_role(call: Call) -> Answer:

@@ -8,6 +8,7 @@ from daemon.web.visits import Visit
 from storage.errors import NotFound
 
 PAGE = 50  # lines on one page of a list
+_LIVE = 'ClientStatus == "running" or ClientStatus == "pending"'
 
 
 @page("nodes.html")
@@ -21,8 +22,7 @@ async def node(visit: Visit) -> Found:
     """Show a node: its drivers, what it has and gives away, and what runs there."""
     path = words.address("/v1/node/", visit["node_id"])
     found = await visit.get(path)
-    placed = await visit.get(f"{path}/allocations")
-    live = [one for one in placed if one["ClientStatus"] in ("running", "pending")]
+    live = await visit.get(f"{path}/allocations", filter=_LIVE)
     return {
         "node": found,
         "placed": live,
@@ -80,7 +80,7 @@ async def evaluations(visit: Visit) -> Found:
         per_page=PAGE,
         reverse=True,
     )
-    return {"evaluations": visit.said(found), "next_token": found.next_token, "follow": "*"}
+    return {"evaluations": await visit.parsed(found), "next_token": found.next_token, "follow": "*"}
 
 
 @page("evaluation.html")

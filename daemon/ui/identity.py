@@ -47,7 +47,7 @@ async def make_token(visit: Visit) -> Reply:
         "Roles": [{"ID": role_id} for role_id in _chosen(visit, _ROLE)],
         "ExpirationTTL": text(visit, "ttl") or None,
     }
-    return shown(visit, "token.html", {"token": await visit.post("/v1/acl/token", body)})
+    return await shown(visit, "token.html", {"token": await visit.post("/v1/acl/token", body)})
 
 
 @action
@@ -129,7 +129,7 @@ async def explain(visit: Visit) -> Reply:
         "Path": text(visit, "path"),
     }
     found = await visit.post("/v1/acl/explain", body)
-    return shown(visit, "explained.html", {"asked": body, "found": found, "policy": policy})
+    return await shown(visit, "explained.html", {"asked": body, "found": found, "policy": policy})
 
 
 # ---- login methods ---------------------------------------------------------------------------
@@ -149,7 +149,7 @@ async def explain_login(visit: Visit) -> Reply:
     found = await _method(visit, path)
     answer = await visit.post(f"/v1/auth/{path}/explain", said)
     said.pop("jwt", None)  # it opens something: it is not sent back
-    return shown(visit, "method.html", {**found, "said": said, "explained": answer["data"]})
+    return await shown(visit, "method.html", {**found, "said": said, "explained": answer["data"]})
 
 
 async def _method(visit: Visit, path: str) -> dict[str, Any]:

@@ -52,7 +52,7 @@ async def index(visit: Visit) -> Found:
     }
     found = await visit.ask("GET", "/v1/jobs/statuses", per_page=PAGE, **asked)
     return {
-        "lines": visit.said(found),
+        "lines": await visit.parsed(found),
         "next_token": found.next_token,
         "types": _TYPES,
         "statuses": _STATUSES,

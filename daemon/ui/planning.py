@@ -52,8 +52,8 @@ async def plan(visit: Visit) -> Reply:
         path = words.address("/v1/job/", job["ID"], "/plan")
         planned = await visit.post(path, body, namespace=namespace, limits=True)
     except StewardError as error:
-        return shown(visit, "run.html", {**found, "message": str(error)}, status_of(error))
-    return shown(visit, "run.html", {**found, "job": job, "plan": planned})
+        return await shown(visit, "run.html", {**found, "message": str(error)}, status_of(error))
+    return await shown(visit, "run.html", {**found, "job": job, "plan": planned})
 
 
 @action

@@ -16,7 +16,7 @@ from jinja2 import ChainableUndefined, Environment, FileSystemLoader
 from daemon.ui import paint, words
 from daemon.version import VERSION
 from daemon.web.reply import Reply, of_error
-from daemon.web.visits import PLACE, Visit
+from daemon.web.visits import PLACE, Visit, apart
 from storage.errors import Denied, Malformed, NotFound, StewardError
 from storage.records import times
 from storage.records.base import SECOND
@@ -75,7 +75,7 @@ def page(template: str) -> Callable[[Maker], Handler]:
         @telling
         @wraps(maker)
         async def handler(visit: Visit) -> Reply:
-            return shown(visit, template, await maker(visit))
+            return await shown(visit, template, await maker(visit))
 
         return handler
 
@@ -101,7 +101,7 @@ def telling(handler: Handler) -> Handler:
         try:
             return await handler(visit)
         except StewardError as error:
-            return _failed(visit, error)
+            return await _failed(visit, error)
 
     return told
 
@@ -125,8 +125,8 @@ def gone_to(target: str) -> Reply:
     return Reply(status=303, headers={"Location": target})
 
 
-def shown(visit: Visit, template: str, found: Found, status: int = 200) -> Reply:
-    """Return a page."""
+async def shown(visit: Visit, template: str, found: Found, status: int = 200) -> Reply:
+    """Return a page. A thread renders it: that takes as long as the page has lines."""
     known = {
         "visit": visit,
         "proof": visit.proof,
@@ -136,18 +136,22 @@ def shown(visit: Visit, template: str, found: Found, status: int = 200) -> Reply
         "namespace": visit.query.text("namespace"),
         **found,
     }
-    body = _environment().get_template(template).render(known)
-    return Reply(body=body.encode(), status=status, content_type=HTML)
+    body = await apart(_rendered, template, known)
+    return Reply(body=body, status=status, content_type=HTML)
 
 
-def _failed(visit: Visit, error: StewardError) -> Reply:
+def _rendered(template: str, known: Found) -> bytes:
+    return _environment().get_template(template).render(known).encode()
+
+
+async def _failed(visit: Visit, error: StewardError) -> Reply:
     stranger = visit.session is None and visit.asks_for_tokens and not visit.is_unclear
     if isinstance(error, Denied) and stranger and visit.request.method == "GET":
         ended = "1" if visit.has_ended else ""
         target = visit.request.path
         return gone_to(words.address(SIGN_IN, next=target, ended=ended))
     status = status_of(error)
-    return shown(visit, "error.html", {"message": str(error), "status": status}, status)
+    return await shown(visit, "error.html", {"message": str(error), "status": status}, status)
 
 
 def status_of(error: StewardError) -> int:

@@ -30,7 +30,7 @@ async def sign_in(visit: Visit) -> Reply:
             "message": str(error) if is_told else _UNKNOWN,
             "said": _said(visit),
         }
-        return shown(visit, "sign_in.html", found, status_of(error))
+        return await shown(visit, "sign_in.html", found, status_of(error))
     return gone_to(target)
 
 

@@ -24,7 +24,7 @@ async def index(visit: Visit) -> Found:
         next_token=query.text("next_token"),
         per_page=PAGE,
     )
-    return {"variables": visit.said(found), "next_token": found.next_token, "blank": BLANK}
+    return {"variables": await visit.parsed(found), "next_token": found.next_token, "blank": BLANK}
 
 
 @page("variable.html")

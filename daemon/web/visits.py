@@ -16,10 +16,11 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
+import trio
 
 from daemon.acl.audit import Trail
 from daemon.parts import Parts
@@ -28,6 +29,7 @@ from daemon.web.reply import JSON, Reply, text
 from daemon.web.request import SHORT, Request
 from daemon.web.router import Router
 from daemon.web.sessions import Session, Sessions
+from storage import garbage
 from storage.errors import Denied, Malformed, NotFound, StewardError, UnknownToken
 from storage.queries import mounts
 from storage.records.codec import encode
@@ -38,6 +40,7 @@ COOKIE = "steward_session"
 SECURE_COOKIE = f"__Secure-{COOKIE}"
 _MOST_FIELDS = 200  # of a form
 _LONGEST_FORM = 6 * 1024 * 1024  # bytes; one with a job file of 4 MB fits
+_LONG = 64 * 1024  # bytes of JSON that are parsed in a millisecond
 
 # No script but ours, nothing from elsewhere, nobody's frame.
 HEADERS = {
@@ -55,6 +58,7 @@ HEADERS = {
 
 _MEANING: dict[int, type[StewardError]] = {403: Denied, 404: NotFound}
 
+T = TypeVar("T")
 Ask = Callable[[Request, Trail], Awaitable[Reply]]
 
 
@@ -120,6 +124,8 @@ class Visit:
 
         What the path names is quoted in it: an identifier that ends like an endpoint stays one.
         """
+        # Each question is a turn of its own: a page may have a thousand of them.
+        await trio.lowlevel.checkpoint()
         words = urlencode({name: _word(value) for name, value in query.items() if value != ""})
         asked = msgspec.structs.replace(
             self.request,
@@ -137,11 +143,17 @@ class Visit:
         if reply.stream is not None:  # a list that comes in parts
             whole = b"".join([piece async for piece in reply.stream])
             reply = msgspec.structs.replace(reply, body=whole, stream=None)
-        return self.said(reply)
+        return await self.parsed(reply)
 
     async def post(self, path: str, body: object = None, /, **query: object) -> Any:  # noqa: ANN401  # JSON
         """Have the API do something; return what it answers."""
-        return self.said(await self.ask("POST", path, body, **query))
+        return await self.parsed(await self.ask("POST", path, body, **query))
+
+    async def parsed(self, reply: Reply) -> Any:  # noqa: ANN401  # JSON
+        """Return what an answer says; a long one is parsed in a thread."""
+        if isinstance(reply.body, bytes) and len(reply.body) > _LONG:
+            return await apart(self.said, reply)
+        return self.said(reply)
 
     @staticmethod
     def said(reply: Reply) -> Any:  # noqa: ANN401  # JSON
@@ -200,6 +212,16 @@ class Visit:
                 + ("" if self._cookie else "; Max-Age=0")
             )
         return msgspec.structs.replace(reply, headers=headers)
+
+
+async def apart(make: Callable[..., T], *arguments: object) -> T:
+    """Return what is made of many objects, in a thread that is not stopped to look for garbage."""
+
+    def made() -> T:
+        with garbage.put_off():
+            return make(*arguments)
+
+    return await trio.to_thread.run_sync(made)
 
 
 PageHandler = Callable[[Visit], Awaitable[Reply]]

@@ -112,7 +112,8 @@ _OF_DEPLOYMENT = """
      WHERE deployment_id = :id AND deployment_id <> ''
   ORDER BY create_index DESC, id
 """
-_ON_NODE = "SELECT * FROM allocations WHERE node_id = :id ORDER BY create_index DESC, id"
+_HIGHEST_ON_NODE = "SELECT max(modify_index) AS highest FROM allocations WHERE node_id = :id"
+_IN_ORDER = "SELECT * FROM allocations INDEXED BY allocations_in_order"
 _TO_RUN = """
     SELECT * FROM allocations
      WHERE node_id = :node_id AND client_status IN ('pending', 'running', 'unknown')
@@ -195,9 +196,25 @@ def of_deployment(db: Snapshot, deployment_id: str) -> list[Allocation]:
     return [_from(row) for row in db.all(_OF_DEPLOYMENT, {"id": deployment_id})]
 
 
-def on_node(db: Snapshot, node_id: str) -> list[Allocation]:
-    """Return every allocation of a node."""
-    return [_from(row) for row in db.all(_ON_NODE, {"id": node_id})]
+def on_node(db: Snapshot, node_id: str, wish: Wish) -> Iterator[Allocation]:
+    """Yield the allocations of a node from any of them on, newest first where that is wished."""
+    where, values = ["node_id = :node_id", *wish.conditions], {**wish.values, "node_id": node_id}
+    if wish.start is not None:
+        sign = "<" if wish.reverse else ">"
+        where.append(
+            f"create_index {sign}= :first AND (create_index {sign} :first OR id >= :second)"
+        )
+        values["first"], values["second"] = wish.start
+    way = " DESC" if wish.reverse else ""
+    order = f"create_index{way}, id"
+    rows = db.each(f"{_IN_ORDER} WHERE {' AND '.join(where)} ORDER BY {order}", values)
+    return map(_from, rows)
+
+
+def highest_on_node(db: Snapshot, node_id: str) -> int:
+    """Return the index of the last change of any allocation of a node, 0 when there is none."""
+    row = db.one(_HIGHEST_ON_NODE, {"id": node_id})
+    return int(row["highest"] or 0) if row else 0
 
 
 def to_run(db: Snapshot, node_id: str) -> list[Allocation]:

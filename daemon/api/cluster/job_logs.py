@@ -4,6 +4,7 @@ The logs of allocations that have ended come first, the oldest first; those that
 mixed as they grow, and so are those of allocations that begin meanwhile.
 """
 
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from daemon.web.reply import TEXT, Reply
 from daemon.web.request import Request
 from storage.errors import Malformed, NotFound
 from storage.queries import allocations, jobs
+from storage.readers import Snapshot
 from storage.records.allocation import Allocation
 from storage.records.job import JobStatus
 from storage.records.task import LogConfig
@@ -94,7 +96,7 @@ class Merged:
         """Yield the lines."""
         with following() as pace:
             while True:
-                self._find_more()
+                await self._find_more()
                 for key, tail in [*self._open.items()]:
                     # Asked before the last reading, so that nothing is missed.
                     over = tail.is_over()
@@ -110,18 +112,25 @@ class Merged:
                     return
                 await pace.rest()
 
-    def _find_more(self) -> None:
-        """Open the logs of allocations that were not there before."""
-        index = self._store.read(lambda db: allocations.highest_index(db, *self._job))
+    async def _find_more(self) -> None:
+        """Open the logs of allocations that were not there before; others have turns in between."""
+        index = await self._store.look(lambda db: allocations.highest_index(db, *self._job))
         if index == self._index:
             return
         self._index = index
-        found = self._store.read(lambda db: allocations.of_job(db, *self._job))
-        for allocation in sorted(found, key=lambda one: one.create_index):
+        found = await self._store.look(self._every)
+        while found:  # each is let go of by itself: many at once take long
+            allocation = found.popleft()
+            await trio.lowlevel.checkpoint()
             for key, find in self._logs(allocation):
                 if key not in self._seen:
                     self._seen.add(key)
                     self._open[key] = self._tail(key, find)
+
+    def _every(self, db: Snapshot) -> deque[Allocation]:
+        """Return the allocations of the job, oldest first."""
+        found = allocations.of_job(db, *self._job)
+        return deque(sorted(found, key=lambda one: one.create_index))
 
     def _logs(self, allocation: Allocation) -> Iterator[tuple[Key, Find]]:
         alloc_id = allocation.id

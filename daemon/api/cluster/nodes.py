@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from daemon.api.cluster.allocations import whole
 from daemon.api.identifiers import check_id, check_prefix
-from daemon.api.paging import paginate
+from daemon.api.paging import Listing, paginate, show, wish_of
 from daemon.evals.nodes import Changed, drain_node, evaluate_node, set_eligibility
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
@@ -16,7 +16,7 @@ from daemon.web.request import Request
 from storage.errors import NotFound, Refused
 from storage.queries import allocations, holdings, nodes
 from storage.readers import Snapshot
-from storage.records.allocation import ClientStatus
+from storage.records.allocation import Allocation, ClientStatus
 from storage.records.base import Record
 from storage.records.codec import encode
 from storage.records.node import (
@@ -28,6 +28,8 @@ from storage.records.node import (
     NodeResources,
     ReservedResources,
 )
+from storage.records.views import AllocationStub
+from storage.records.views import stub as stub_of
 
 _SYSTEM = "os.name"  # the attribute that a listing shows
 
@@ -136,12 +138,26 @@ def read(request: Request, db: Snapshot) -> Reply:
 
 
 def node_allocations(request: Request, db: Snapshot) -> Reply:
-    """List the allocations of a node, with everything known about them."""
-    grant = request.caller.grant
-    every = allocations.on_node(db, request["node_id"])
-    found = [one for one in every if grant.may(one.namespace, "read-job")]
-    highest = max((one.modify_index for one in found), default=db.table_index("allocations"))
-    return reply.read([whole(db, one) for one in found], highest)
+    """List the allocations of a node, newest first, with everything known about them."""
+    grant, node_id = request.caller.grant, request["node_id"]
+    expression = request.query.text("filter")  # ours: a page of what runs here asks with it
+    matches = compile_filter(expression, AllocationStub) if expression else None
+    wish = wish_of(request, matches, allocations.COLUMNS)
+
+    def wanted(_: Snapshot, one: Allocation) -> bool:
+        if not grant.may(one.namespace, "read-job"):
+            return False
+        return matches is None or matches(msgspec.to_builtins(stub_of(one, None)))
+
+    listing = Listing[Allocation](
+        rows=lambda db, start, reverse: allocations.on_node(db, node_id, wish(start, reverse)),
+        key=lambda one: (one.create_index, one.id),
+        line=lambda db, one: encode(whole(db, one)),
+        wanted=wanted,
+        newest_first=True,
+    )
+    highest = allocations.highest_on_node(db, node_id) or db.table_index("allocations")
+    return show(listing, request.query, db, highest)
 
 
 # ---- what is done to one -------------------------------------------------------------------------------

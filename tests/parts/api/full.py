@@ -19,14 +19,16 @@ from tests.samples import NOW, evaluation, job
 from tests.unit.scheduler.world import node
 
 PARENT, CHILD = "old", "old/dispatch-1-00000000"
+WIDE = "wide"  # has as many allocations, evaluations and deployments as all children together
+NODE = "5f1c2a34-0000-4000-8000-000000000000"
 ALLOC, EVAL, DEPLOYMENT = (f"00000001-0000-4000-8000-00000000000{kind}" for kind in "aed")
 _MIXED = "n * 2654435761 % 4294967296"  # as ids are, they lie anywhere among what is new
 
 
-async def fill(store: Store, number: int, events: int) -> str:
-    """Fill a store with so many ended children and events; return the id of the one node."""
+async def fill(store: Store, number: int, events: int) -> None:
+    """Fill a store with so many ended children and events, on one node."""
     cluster = Cluster(store)
-    await cluster.join(node())
+    await cluster.join(msgspec.structs.replace(node(), id=NODE))
     parent = job(PARENT, type="batch", parameterized_job=Parameterized())
     await store.write(lambda tx: _add(tx, parent))
     await cluster.register(job("web", type="batch"))
@@ -51,10 +53,10 @@ async def fill(store: Store, number: int, events: int) -> str:
         allocations.add(tx, ended, NOW)
         deployments.put(tx, Deployment(**_DEPLOYMENT, id=DEPLOYMENT, job_id=CHILD), NOW)
         job_status.settle(tx, child.namespace, CHILD)
+        _add(tx, job(WIDE))
 
     await store.write(work)
     _copy(store.path, number, events)
-    return placed.node_id
 
 
 def _add(tx: Transaction, one: Job) -> None:
@@ -103,6 +105,11 @@ def _copy(path: Path, number: int, events: int) -> None:
             ("deployments", "job_id"),
         ):
             copy(connection, table, f"{column} = '{CHILD}'", kept, texts, step=1)
+        of_wide = {CHILD: f"'{WIDE}'"}
+        for one in (ALLOC, EVAL, DEPLOYMENT):
+            of_wide[one] = f"printf('%08x-0000-4000-8000-00000000001{one[-1]}', {_MIXED})"
+        for table in ("evaluations", "allocations", "deployments"):
+            copy(connection, table, f"job_id = '{CHILD}'", kept, of_wide, step=1)
         made = f"key = '{ALLOC}'"
         copy(connection, "events", made, range(2, max(events, 2)), texts, step=1, order="number")
         dead = {"number": number, "id": PARENT}

@@ -1,55 +1,52 @@
-"""No read holds the event loop for long, however long the history is.
+"""No request holds the event loop for long, however long the history is.
 
 The time is CPU time of the loop's thread, for the longest step of one task, so that what else runs on
 the machine does not count. `bench/stall.py` measures the wall over a larger store.
 """
 
+import gc
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
+from itertools import count
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlencode
+from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 
+from bench import asked, others
+from bench.asked import Asked
+from daemon.api.endpoints import ENDPOINTS
 from daemon.api.routes import ROUTES
-from daemon.web.blocking import _read
-from daemon.web.kept import Kept
-from daemon.web.parameters import Query
-from daemon.web.request import Read, Request
-from storage.errors import StewardError
+from daemon.identity.door import Door
+from daemon.main import _GARBAGE
+from daemon.ui.routes import PAGES
+from daemon.web.answering import Answering
+from daemon.web.head import Head
+from daemon.web.reply import Finished
+from daemon.web.visits import COOKIE
+from storage.records.acl import Token
 from storage.store import Store, open_store
 from tests.parts.api import full
-from tests.parts.api.asking import Tasks, caller, request
+from tests.parts.api.asking import parts_of
+from tests.parts.ui.conftest import Runner
 from tests.samples import NOW
 
 NUMBER = 20_000
 MOST = 5_000_000  # nanoseconds
 TRIES = 3  # garbage that is collected meanwhile is not the handler's
 PIECES = 3  # of a list: the others are like them
-
-READS = [
-    route
-    for route in ROUTES
-    if isinstance(route, Read) and route.path != "/v1/operator/keyring/keys"  # needs a signing key
-]
-WITHOUT_QUERY = {"/v1/node/{node_id}/allocations"}  # always all of them
-# What makes a listing look at as much as it can.
-QUERIES: list[dict[str, object]] = [
-    {},
-    {"per_page": 20, "namespace": "*"},
-    {"per_page": 20, "reverse": "true", "prefix": "00"},
-    {"filter": 'Name == "nobody" and Name != "x"', "namespace": "*"},
-    {"filter": 'ID matches "nobody$"', "per_page": 20, "namespace": "*"},  # row by row
-    {"all": "true", "include_children": "true", "task_states": "true", "diffs": "true"},
-]
-BODIES = {
-    "/v1/search": {"Prefix": "0", "Context": "all"},
-    "/v1/search/fuzzy": {"Text": "dispatch", "Context": "all"},
+PATIENCE = 0.5  # seconds for which an answer without an end is read
+OUTSIDE = {
+    "GET /v1/operator/keyring/keys": "needs a signing key",
+    "GET /v1/auth/{mount}/rotation": "needs the cloud",
+    "GET /v1/operator/snapshot": "copies the whole store, in a thread",
+    "GET /v1/client/gc": "only wakes the runner",
+    "GET /v1/client/allocation/{alloc_id}/gc": "only wakes the runner",
 }
+READS = [one for one in (*asked.reads(), *asked.streams()) if one.row not in OUTSIDE]
 
 
 class Longest(trio.abc.Instrument):
@@ -65,22 +62,63 @@ class Longest(trio.abc.Instrument):
         self.longest = max(self.longest, time.thread_time_ns() - self._begun)
 
 
-class Idle(Tasks):
-    """A runner that runs nothing."""
+class Asking:
+    """Somebody who may do everything, and what answers."""
 
-    def checks(self, _alloc_id: str) -> list[object]:
-        return []
+    def __init__(self, answering: Answering, secret: str) -> None:
+        self._answering, self._secret = answering, secret
+        self._session = answering.pages._sessions.begin(secret, NOW).name
+
+    async def longest(self, one: Asked) -> int:
+        """Return how long the longest step takes that answers a request."""
+        path, query = one.target(KNOWN)
+        headers = {
+            "host": "localhost",
+            "sec-fetch-site": "same-origin",
+            "x-request-id": "1",
+            "x-nomad-token": self._secret,
+            "cookie": f"{COOKIE}={self._session}",
+        }
+        head = Head(method=one.method, target=path.encode(), query=query, headers=headers)
+        body = b"" if one.body is None else msgspec.json.encode(one.body)
+
+        async def whole() -> bytes:
+            return body
+
+        measure = Longest()
+        await trio.lowlevel.checkpoint()
+        trio.lowlevel.add_instrument(measure)
+        try:
+            await trio.lowlevel.checkpoint()
+            await _read(await self._answering.answer(head, whole))
+        finally:
+            await trio.lowlevel.checkpoint()
+            trio.lowlevel.remove_instrument(measure)
+        return measure.longest
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    async def make() -> str:
+    async def make() -> None:
         async with open_store(path, cluster_id="c", now=NOW) as store:
-            return await full.fill(store, NUMBER, NUMBER)
+            await full.fill(store, NUMBER, NUMBER)
+            await store.write(lambda tx: others.add(tx, NUMBER, full.ALLOC, NOW))
 
     path = tmp_path_factory.mktemp("full")
-    (path / "node").write_text(trio.run(make))
+    trio.run(make)
     return path
+
+
+@pytest.fixture(autouse=True)
+def searched_seldom() -> Iterator[None]:
+    """Have garbage looked for as a daemon that is ready has it."""
+    before = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE)
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -89,54 +127,57 @@ async def store(directory: Path) -> AsyncIterator[Store]:
         yield store
 
 
-def asking(store: Store, route: Read, query: dict[str, object], node_id: str) -> Request:
-    named: dict[str, Any] = {
-        "job_id": full.PARENT,
-        "alloc_id": full.ALLOC,
-        "eval_id": full.EVAL,
-        "deployment_id": full.DEPLOYMENT,
-        "node_id": node_id,
-    }
-    parts = route.path.replace("{", "}").split("}")[1::2]
-    words = urlencode({name: str(value) for name, value in query.items()})
-    body = BODIES.get(route.path)
-    asked = request(store, route.needs, caller(), body=body)
-    return msgspec.structs.replace(
-        asked,
-        query=Query(words),
-        parameters={name: named.get(name, "default") for name in parts},
-        parts=msgspec.structs.replace(asked.parts, tasks=Idle()),
-    )
+@pytest.fixture
+async def asking(store: Store, caplog: pytest.LogCaptureFixture) -> AsyncIterator[Asking]:
+    parts = parts_of(store)
+    tasks = cast("Any", Runner())
+    parts = msgspec.structs.replace(parts, tasks=tasks, door=Door(), ids=map(str, count()))
+    answering = Answering(parts, ROUTES, ENDPOINTS, trio.Event(), PAGES)
+    token = Token(accessor="", policies=("root",), created_at=NOW)
+    yield Asking(answering, (await parts.tokens.issue(token)).secret)
+    assert "request failed" not in caplog.text
 
 
-async def longest(route: Read, asked: Request) -> int:
-    """Return how long the longest step takes that answers a request."""
-    measure = Longest()
-    await trio.lowlevel.checkpoint()
-    trio.lowlevel.add_instrument(measure)
-    try:
-        await trio.lowlevel.checkpoint()
-        made = await _read(route, asked, Kept())
-        if made.stream is not None:
-            assert isinstance(made.stream, AsyncGenerator)
-            async with aclosing(made.stream) as stream:
-                for _ in range(PIECES):
-                    await anext(stream, None)
-    except StewardError:
-        pass
-    finally:
-        await trio.lowlevel.checkpoint()
-        trio.lowlevel.remove_instrument(measure)
-    return measure.longest
+KNOWN = {
+    "job_id": full.PARENT,
+    "alloc_id": full.ALLOC,
+    "eval_id": full.EVAL,
+    "deployment_id": full.DEPLOYMENT,
+    "node_id": full.NODE,
+    "accessor": others.identifier("t", 1),
+    "entity": others.identifier("e", 1),
+    "alias": others.identifier("a", 1),
+    "group": others.identifier("g", 1),
+    "role_id": others.identifier("r", 1),
+    "name": "many-1",
+    "mount": "many",
+    "path": "many",
+    "prefix": "auth/many/login",
+    "policy": "many-1",
+    "role": "many-1",
+}
 
 
-@pytest.mark.parametrize("route", READS, ids=[route.path for route in READS])
-async def test_no_read_holds_the_loop_for_long(store: Store, directory: Path, route: Read) -> None:
-    node_id = (directory / "node").read_text()
-    await longest(route, asking(store, route, {"per_page": 1}, node_id))  # imports its module
-    for query in QUERIES[:1] if route.path in WITHOUT_QUERY else QUERIES:
-        asked = asking(store, route, query, node_id)
+async def _read(answer: Finished) -> None:
+    if answer.stream is None:
+        return
+    assert isinstance(answer.stream, AsyncGenerator)
+    with trio.move_on_after(PATIENCE):
+        async with aclosing(answer.stream) as stream:
+            for _ in range(PIECES):
+                await anext(stream, None)
+
+
+@pytest.mark.parametrize("row", sorted({one.row for one in READS}))
+async def test_no_read_holds_the_loop_for_long(asking: Asking, row: str) -> None:
+    every = [one for one in READS if one.row == row]
+    await asking.longest(msgspec.structs.replace(every[0], query={"per_page": 1}))  # imports
+    for one in every:
         taken: list[int] = []
         while not taken or (taken[-1] > MOST and len(taken) < TRIES):
-            taken.append(await longest(route, asked))
-        assert min(taken) <= MOST, (query, taken)
+            taken.append(await asking.longest(one))
+        assert min(taken) <= MOST, (one, taken)
+
+
+def test_each_route_that_shows_something_is_asked() -> None:
+    assert {one.row for one in READS} | OUTSIDE.keys() == set(asked.rows())

@@ -89,7 +89,11 @@ QUERIES: list[Callable[[Snapshot], object]] = [
     lambda db: allocations.of_deployment(db, "d"),
     lambda db: allocations.of_evaluation(db, "e"),
     lambda db: allocations.of_job(db, "default", "web"),
-    lambda db: allocations.on_node(db, "n"),
+    lambda db: list(allocations.on_node(db, "n", Wish(namespace="*"))),
+    lambda db: list(
+        allocations.on_node(db, "n", Wish(namespace="*", start=(1, "a"), reverse=True))
+    ),
+    lambda db: allocations.highest_on_node(db, "n"),
     lambda db: list(allocations.page(db, Wish(namespace="default", prefix="abcd"))),
     lambda db: list(allocations.page(db, Wish(namespace="default"))),
     lambda db: allocations.to_run(db, "n"),

@@ -1,0 +1,129 @@
+"""What each route is asked that makes it look at most: for the bench of stalls, and its test.
+
+Reads of the tables get the same queries; a stream has its own in `STREAMS`.
+"""
+
+from collections.abc import Iterator, Mapping
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from daemon.api.endpoints import ENDPOINTS
+from daemon.api.routes import ROUTES
+from daemon.ui.routes import PAGES
+from daemon.web.request import Endpoint, Operation, Read, Stream
+from daemon.web.visits import Page
+
+# What makes a listing look at as much as it can.
+QUERIES: tuple[Mapping[str, object], ...] = (
+    {},
+    {"per_page": 20, "namespace": "*"},
+    {"per_page": 20, "reverse": "true", "prefix": "00"},
+    {"filter": 'Name == "nobody" and Name != "x"', "namespace": "*"},
+    {"filter": 'ID matches "nobody$"', "per_page": 20, "namespace": "*"},  # row by row
+    {"all": "true", "include_children": "true", "task_states": "true", "diffs": "true"},
+)
+OF_PAGES: tuple[Mapping[str, object], ...] = ({}, {"namespace": "*", "search": "dispatch"})
+BODIES: Mapping[str, object] = {
+    "/v1/search": {"Prefix": "0", "Context": "all"},
+    "/v1/search/fuzzy": {"Text": "dispatch", "Context": "all"},
+}
+WIDE = "wide"  # a job with as many allocations as all others together
+# Answers that are sent while they are made: with what they are asked.
+STREAMS: Mapping[str, Mapping[str, object]] = {
+    "/v1/job/{job_id}/logs": {"type": "stdout"},
+    "/v1/client/allocation/{alloc_id}/stats": {},
+    "/v1/client/allocation/{alloc_id}/checks": {},
+    "/v1/client/allocation/{anything}": {},
+    "/v1/client/stats": {},
+    "/v1/client/fs/logs/{alloc_id}": {"task": "main", "type": "stdout"},
+    "/v1/client/fs/ls/{alloc_id}": {"path": "/"},
+    "/v1/client/fs/stat/{alloc_id}": {"path": "/"},
+    "/v1/client/fs/cat/{alloc_id}": {"path": "/x"},
+    "/v1/client/fs/readat/{alloc_id}": {"path": "/x", "offset": 0, "limit": 1},
+    "/v1/client/fs/stream/{alloc_id}": {"path": "/x", "offset": 0},
+    "/v1/client/fs/{anything}": {},
+    "/v1/event/stream": {"index": 1, "namespace": "*"},
+    "/v1/metrics": {"format": "prometheus"},
+    "/v1/agent/monitor": {"log_level": "trace"},
+    "/v1/operator/confinement": {},
+}
+METHODS = {Operation.READ: "GET", Operation.LIST: "LIST"}
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """One request: the row of the table that it is for, and what it says."""
+
+    row: str
+    method: str
+    path: str  # with braces
+    query: Mapping[str, object] = {}
+    body: object = None
+
+    def target(self, names: Mapping[str, str]) -> tuple[str, str]:
+        """Return the path and the query, with what stands in the place of the braces."""
+        parts = self.path.replace("{", "}").split("}")
+        parts[1::2] = [quote(names.get(name, "default"), safe="") for name in parts[1::2]]
+        return "".join(parts), urlencode({name: str(value) for name, value in self.query.items()})
+
+
+def reads() -> Iterator[Asked]:
+    """Yield what is asked of the routes that show state, on both sides and in the interface."""
+    for route in ROUTES:
+        if isinstance(route, Read):
+            yield from _of_read(route, {})
+            if "{job_id}" in route.path:
+                yield from _of_read(route, {"job_id": WIDE})
+    for endpoint in ENDPOINTS:
+        yield from _of_endpoint(endpoint)
+    for page in PAGES:
+        if page.method == "GET":
+            yield from _of_page(page)
+            if "{job_id}" in page.path:
+                yield Asked(f"GET {page.path}", "GET", page.path.replace("{job_id}", WIDE))
+
+
+def streams() -> Iterator[Asked]:
+    """Yield what is asked of the routes whose answer is sent while it is made."""
+    for path, query in STREAMS.items():
+        yield Asked(f"GET {path}", "GET", path, query)
+        if "{job_id}" in path:
+            yield Asked(f"GET {path}", "GET", path.replace("{job_id}", WIDE), query)
+
+
+def _of_read(route: Read, names: Mapping[str, str]) -> Iterator[Asked]:
+    path = route.path
+    for name, value in names.items():
+        path = path.replace(f"{{{name}}}", value)
+    method = "POST" if "GET" not in route.methods else "GET"
+    # Below one object there is no namespace but its own.
+    hidden = {"namespace"} if "{" in route.path else set()
+    for given in QUERIES:
+        query = {name: value for name, value in given.items() if name not in hidden}
+        yield Asked(f"GET {route.path}", method, path, query, BODIES.get(route.path))
+
+
+def _of_endpoint(endpoint: Endpoint) -> Iterator[Asked]:
+    for operation in (Operation.READ, Operation.LIST):
+        if endpoint.handler(operation):
+            method = METHODS[operation]
+            yield Asked(f"{method} {endpoint.path}", method, endpoint.path)
+
+
+def _of_page(page: Page) -> Iterator[Asked]:
+    for query in OF_PAGES:
+        yield Asked(f"GET {page.path}", "GET", page.path, query)
+
+
+def rows() -> Iterator[str]:
+    """Yield every row of the tables that shows something, as method and path."""
+    for route in ROUTES:
+        if isinstance(route, Read | Stream):
+            yield f"GET {route.path}"
+    for endpoint in ENDPOINTS:
+        for operation in (Operation.READ, Operation.LIST):
+            if endpoint.handler(operation):
+                yield f"{METHODS[operation]} {endpoint.path}"
+    for page in PAGES:
+        if page.method == "GET":
+            yield f"GET {page.path}"

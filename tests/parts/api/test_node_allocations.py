@@ -1,0 +1,69 @@
+"""The allocations of a node, in pages: the same as all at once."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from daemon.api.cluster import nodes as api_nodes
+from daemon.api.routes import NODE_READ
+from daemon.web.blocking import _read
+from daemon.web.kept import Kept
+from daemon.web.parameters import Query
+from daemon.web.reply import Reply
+from daemon.web.request import Read
+from storage.store import Store
+from tests.parts.api.asking import caller, request
+from tests.parts.evals.cluster import Cluster
+from tests.samples import group, job
+from tests.unit.scheduler.world import node
+
+ROUTE = Read("/v1/node/{node_id}/allocations", api_nodes.node_allocations, NODE_READ)
+
+
+@pytest.fixture
+async def cluster(store: Store) -> Cluster:
+    cluster = Cluster(store)
+    await cluster.join(node())
+    for name in ("one", "two", "three"):
+        await cluster.register(job(name, group(count=3)))
+        await cluster.work()
+    return cluster
+
+
+async def ask(cluster: Cluster, query: str) -> Reply:
+    asked = request(cluster.store, NODE_READ, caller(), node_id=node().id)
+    return await _read(ROUTE, msgspec.structs.replace(asked, query=Query(query)), Kept())
+
+
+async def ids(cluster: Cluster, query: str = "") -> tuple[list[str], str]:
+    made = await ask(cluster, query)
+    assert isinstance(made.body, bytes)
+    found: list[dict[str, Any]] = msgspec.json.decode(made.body)
+    return [one["ID"] for one in found], made.next_token
+
+
+@pytest.mark.parametrize("direction", ["", "&reverse=true"])
+async def test_pages_of_a_node_follow_one_another(cluster: Cluster, direction: str) -> None:
+    together, token = await ids(cluster, f"per_page=2{direction}")
+    while token:
+        more, token = await ids(cluster, f"per_page=2&next_token={token}{direction}")
+        together += more
+    assert together == (await ids(cluster, direction))[0]
+    assert len(together) == 9
+
+
+async def test_allocations_of_a_node_are_newest_first_and_by_id(cluster: Cluster) -> None:
+    every = [one for name in ("one", "two", "three") for one in cluster.allocations(name)]
+    ordered = sorted(every, key=lambda one: (-one.create_index, one.id))
+    assert (await ids(cluster))[0] == [one.id for one in ordered]
+
+
+async def test_filter_leaves_the_allocations_that_fit(cluster: Cluster) -> None:
+    wanted = {one.id for one in cluster.allocations("two")}
+    assert set((await ids(cluster, "filter=JobID+%3D%3D+%22two%22"))[0]) == wanted
+
+
+async def test_answer_shows_the_last_change_of_the_node(cluster: Cluster) -> None:
+    last = max(one.modify_index for one in cluster.allocations("three"))
+    assert (await ask(cluster, "per_page=1")).index == last
