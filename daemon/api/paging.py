@@ -55,6 +55,14 @@ def paginate(
 
     `newest_first`: the order without `reverse` is from the last to the first. `line` makes the JSON of one item and is called only for what is on the page.
     """
+    chosen, next_token = cut(items, key, query, newest_first=newest_first)
+    return Page([line(item) for item in chosen], next_token)
+
+
+def cut(
+    items: Sequence[T], key: Callable[[T], Key], query: Query, *, newest_first: bool = False
+) -> tuple[list[T], str]:
+    """Return those of `items`, sorted by `key`, that are on the page, and the token of the next one."""
     reverse = _reversed(query) != newest_first
     ordered = list(reversed(items)) if reverse else list(items)
     if token := query.text("next_token"):
@@ -66,8 +74,7 @@ def paginate(
     per_page = int(query.text("per_page") or 0)
     count = len(ordered) if not per_page else max(per_page, 0)
     more = ordered[count : count + 1]
-    next_token = _token(key(more[0])) if more else ""
-    return Page([line(item) for item in ordered[:count]], next_token)
+    return ordered[:count], _token(key(more[0])) if more else ""
 
 
 def _reversed(query: Query) -> bool:
@@ -205,3 +212,30 @@ def show(listing: Listing[T], query: Query, db: Snapshot, index: int) -> Reply:
     if part.rest is None:
         return reply.read(listed(part.lines), index)
     return msgspec.structs.replace(reply.read(None, index), part=part)
+
+
+def in_steps(
+    items: Sequence[T], line: Callable[[Snapshot, T], bytes], db: Snapshot, made: Reply
+) -> Reply:
+    """Return an answer whose body is a list with a line for each item; a long one comes in parts.
+
+    Each step makes so many lines as fit into it, and sees its own moment: `line` is empty for an item
+    that is gone since.
+    """
+
+    def part(db: Snapshot, first: int) -> Part:
+        lines: list[bytes] = []
+        room, number = STEP_BYTES, first
+        while number < len(items) and room > 0:
+            if text := line(db, items[number]):
+                lines.append(text)
+                room -= len(text)
+            number += 1
+        if number == len(items):
+            return Part(lines)
+        return Part(lines, lambda later: part(later, number))
+
+    begun = part(db, 0)
+    if begun.rest is None:
+        return msgspec.structs.replace(made, body=listed(begun.lines))
+    return msgspec.structs.replace(made, part=begun)

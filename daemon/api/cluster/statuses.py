@@ -1,6 +1,6 @@
 """Jobs as dashboards show them: newest change first, with what belongs to each (golden: job-statuses)."""
 
-from daemon.api.paging import paginate
+from daemon.api.paging import cut, in_steps
 from daemon.jobspec.filter import compile_filter
 from daemon.web import reply
 from daemon.web.parameters import BadParameter
@@ -45,15 +45,14 @@ def index(request: Request, db: Snapshot) -> Reply:
     if expression := request.query.text("filter"):
         matches = compile_filter(expression, Job)
         found = [row for row in found if matches(_document(db, row))]
-    page = paginate(
+    page, next_token = cut(
         found,
         lambda row: (row.modify_index, f"{row.namespace}.{row.id}"),
-        lambda row: _line(db, row),
         request.query,
         newest_first=True,
     )
     highest = max(db.table_index(table) for table in _TABLES)
-    return reply.read(page.body, highest, next_token=page.next_token)
+    return in_steps(page, _line, db, reply.read(None, highest, next_token=next_token))
 
 
 def _all(request: Request, db: Snapshot) -> list[job_listings.Change]:
@@ -94,8 +93,8 @@ def _document(db: Snapshot, row: job_listings.Change) -> object:
 
 def _line(db: Snapshot, row: job_listings.Change) -> bytes:
     job = jobs.current(db, row.namespace, row.id)
-    if job is None:  # cannot be: the same snapshot
-        return b"null"
+    if job is None:  # it has gone between two steps
+        return b""
     placed = allocations.of_job(db, row.namespace, row.id)
     children = (
         job_listings.child_statuses(db, row.namespace, row.id) if job.launches_children else None
