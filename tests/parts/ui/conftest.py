@@ -61,6 +61,9 @@ class Runner:
     def machine_usage(self) -> MachineUsage:
         return machine()
 
+    def egress(self) -> tuple[bool, str]:
+        return False, "open"
+
     async def converse(
         self, alloc_id: str, task: str, command: Sequence[str], line: Line, *, tty: bool
     ) -> None:
