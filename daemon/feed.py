@@ -17,7 +17,7 @@ from storage.records.base import Record
 from storage.records.codec import encode
 from storage.store import Store
 
-PAGE = 16  # events that are made at a time: a few milliseconds
+PAGE = 8  # events that are made at a time: a millisecond or two
 _KEPT_BYTES = 4 * 1024 * 1024  # of events that were made, for other readers
 _APART = 700  # bytes of an event besides its texts
 

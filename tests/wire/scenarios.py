@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from daemon.datadir import store_dir
 from storage.check import check
 from tests.wire import replay
 
@@ -96,7 +97,7 @@ def daemon(*flags: str, environment: Mapping[str, str] = {}) -> Iterator[str]:
             process.wait(10)
             assert process.stdout is not None
             process.stdout.close()
-        assert check(Path(directory) / "data") == []
+        assert check(store_dir(Path(directory) / "data")) == []
 
 
 def run_scenario(scenario: Mapping[str, Any], known: set[str], door: str) -> Failures:

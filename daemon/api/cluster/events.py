@@ -99,6 +99,7 @@ async def _frames(request: Request, wanted: _Wanted, index: int) -> AsyncIterato
         yield _gap(index, collected)
     while reader.is_known():
         with store.watch(events.TOPIC) as change:
+            await trio.lowlevel.checkpoint()  # a client that is behind shares the loop
             found = feed.after(store, number)
             if found:
                 if found[0].event.number != number + 1:
