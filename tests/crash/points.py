@@ -30,7 +30,7 @@ EFFECTS = {
                 "makedirs",
             ),
             *("mkdir", "open", "posix_spawn", "pwrite", "rename", "rmdir", "symlink", "truncate"),
-            *("setxattr", "unlink", "write"),
+            *("removexattr", "setxattr", "unlink", "write"),
         }
     ),
     "shutil": frozenset({"copyfile", "copytree", "rmtree"}),
