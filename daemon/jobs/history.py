@@ -3,7 +3,6 @@
 import msgspec
 
 from daemon.jobs.register import Registered, Surroundings, check_place, enter, keep_source
-from daemon.jobspec.rules.job import tag_description
 from daemon.jobspec.validate import Findings
 from storage.errors import Malformed, Refused
 from storage.queries import jobs, submissions, versions
@@ -139,8 +138,6 @@ async def tag_version(
     """Name a version; return its tag and the index of the write. Raises `Refused`."""
     if request.latest and request.version:
         raise Refused(f"version must be zero when tagging latest, got: {request.version}")
-    for problem in tag_description(request.description):
-        raise Malformed(problem)
     tag = VersionTag(name=name, description=request.description, tagged_time=now)
 
     def write(tx: Transaction) -> tuple[VersionTag, int]:

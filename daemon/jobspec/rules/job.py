@@ -51,12 +51,7 @@ def total_count(one: Job, most: int) -> Iterator[str]:
 
 def tag(document: Document) -> Iterator[str]:
     """Yield what is wrong with the tag that a submitted job carries, which no complete job has."""
-    yield from tag_description((document.get("VersionTag") or {}).get("Description", ""))
-
-
-def tag_description(text: str) -> Iterator[str]:
-    """Yield what is wrong with the description of a tag."""
-    size = len(text.encode())
+    size = len((document.get("VersionTag") or {}).get("Description", "").encode())
     if size > MAX_DESCRIPTION:
         yield f"Tagged version description must be under {MAX_DESCRIPTION} characters, currently {size}"
 

@@ -8,6 +8,7 @@ import pytest
 
 from daemon.acl.rootkey import KEY_SIZE, KeyFile, RootKey, find_source, passphrase
 from daemon.config import Config
+from daemon.datadir import store_dir
 from storage.errors import Invalid
 
 KEY = bytes(range(KEY_SIZE))
@@ -82,7 +83,7 @@ def test_a_development_daemon_makes_a_key_in_its_data_directory(tmp_path: Path) 
     config = Config(dev=True, data_dir=tmp_path)
     made = key_of(config)
     assert key_of(config) == made
-    assert (tmp_path / "root.key").stat().st_mode & 0o777 == 0o600
+    assert (store_dir(tmp_path) / "root.key").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root's place is /etc/steward")

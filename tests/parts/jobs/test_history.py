@@ -216,15 +216,3 @@ async def test_a_name_that_none_has_cannot_be_taken_away(store: Store) -> None:
     await three_versions(store)
     with pytest.raises(StewardError, match='tag "good" not found on job "web"'):
         await untag_version(store, "default", "web", "good")
-
-
-async def test_a_tag_has_a_description_of_at_most_a_thousand_bytes(store: Store) -> None:
-    await three_versions(store)
-    await tag_version(
-        store, "default", "web", "fits", TagVersionRequest(description="x" * 1000), NOW
-    )
-    for text in ("x" * 1001, "\u00e4" * 501):
-        with pytest.raises(StewardError, match="must be under 1000 characters"):
-            await tag_version(
-                store, "default", "web", "big", TagVersionRequest(description=text), NOW
-            )
