@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from bench import filled
+from daemon.datadir import store_dir
 from storage.check import check
 from storage.store import FILE_NAME
 
@@ -14,11 +15,12 @@ def test_copies_of_a_child_and_its_events_make_a_store_with_which_a_daemon_goes_
 ) -> None:
     filled.begin(tmp_path)
     filled.run_one(tmp_path)
-    filled.fill(tmp_path / FILE_NAME, children=20, events=300)
-    assert check(tmp_path) == []
+    store = store_dir(tmp_path)
+    filled.fill(store / FILE_NAME, children=20, events=300)
+    assert check(store) == []
     filled.run_one(tmp_path)
-    assert check(tmp_path) == []
-    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+    assert check(store) == []
+    with closing(sqlite3.connect(store / FILE_NAME)) as connection:
         assert filled.count(connection, "allocations") == 21
         assert filled.count(connection, "evaluations") == 21
         assert filled.count(connection, "events") >= 300

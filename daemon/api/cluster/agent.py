@@ -176,7 +176,7 @@ class SchedulerWorkerPoolArgs(Record, frozen=True, kw_only=True, rename="lower")
 
 async def set_scheduler_workers(request: Request) -> Reply:
     """Take what is so already: one worker for all types of jobs. Raises `Malformed` for the rest."""
-    asked = request.decode(SchedulerWorkerPoolArgs)
+    asked = await request.decoded(SchedulerWorkerPoolArgs)
     if asked.num_schedulers != 1:
         raise Malformed(f"num_schedulers = {asked.num_schedulers}: this server has one, always")
     if asked.enabled_schedulers is not None and set(asked.enabled_schedulers) != set(SCHEDULERS):

@@ -22,7 +22,6 @@ from daemon.reach import Forbidden
 from daemon.runner import http
 from daemon.runner.artifacts import place
 from daemon.runner.artifacts.archive import BadArchive, Limits, Unpacker, check_links
-from daemon.runner.artifacts.git import Git
 from daemon.runner.artifacts.source import BadSource, Kind, Source, parse
 from daemon.runner.beneath import Escapes
 from daemon.runner.env import Directories
@@ -165,6 +164,8 @@ class Fetcher(msgspec.Struct, frozen=True, kw_only=True):
         url, verify = source.url, not order.artifact.getter_insecure
         if parts.scheme != "ssh":
             url = await self._repository(url, verify=verify)
+        from daemon.runner.artifacts.git import Git  # few artifacts come from a repository
+
         git = Git(workshop, await self._address_of(url), source.options.get("sshkey", ""), verify)
         target = f"{workshop}/{_FETCHED}/tree"
         await git.clone(url, target, ref, depth, self.limits, order.arrived)

@@ -12,6 +12,7 @@ import trio
 
 from daemon.api.cluster import agent
 from daemon.clock import SystemClock
+from daemon.config import Config
 from daemon.fences import Fences
 from storage import damage
 from storage import store as stores
@@ -103,7 +104,10 @@ async def test_health_tells_that_the_store_is_damaged(tmp_path: Path, spoiled: i
 
     async with opened(tmp_path) as store:  # type: ignore[attr-defined]
         query = SimpleNamespace(text=lambda _: "")
-        parts = SimpleNamespace(store=store, fences=Fences(SystemClock()))
+        tasks = SimpleNamespace(egress=lambda: (True, ""))
+        parts = SimpleNamespace(
+            store=store, fences=Fences(SystemClock()), tasks=tasks, config=Config()
+        )
         request = SimpleNamespace(query=query, parts=parts)
         before = store.read(lambda db: agent.health(request, db))
         with pytest.raises(StorageDamaged):
