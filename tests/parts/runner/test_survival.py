@@ -297,7 +297,7 @@ async def test_an_end_is_known_though_its_claim_was_removed(
 
 async def test_a_directory_on_its_way_out_ends_nobody(data_dir: Path) -> None:
     """As a daemon leaves it that was killed while it removed what a purged job had."""
-    left = data_dir / f"alloc/{uuid4()}.removed"
+    left = alloc_dir(data_dir) / f"{uuid4()}.removed"
     left.mkdir(parents=True)
     (left / ".claim.main.0").write_text("group -\nshim 1\nexit 0\n")
     async with reopened(data_dir) as world:
